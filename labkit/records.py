@@ -1,0 +1,118 @@
+"""The frozen dataclasses that travel between rooms: one readable line, a table in a notebook, JSON both ways."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import json
+import os
+import tempfile
+import types
+import typing
+from pathlib import Path
+from typing import Any, Self
+
+from labkit.errors import LabError, nearest
+
+
+class Record:
+    """Base of the dataclasses that labkit hands out.
+
+    A subclass is a frozen dataclass whose fields are JSON values, other records, or tuples and dictionaries of these.
+    It overrides `__str__` with one readable line.
+    """
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record as plain JSON values, nested records included."""
+        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The record that `to_dict` wrote. Unknown or missing keys are a `LabError`."""
+        fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        for key in values:
+            if key not in fields:
+                raise LabError(f"{cls.__name__} has no field {key!r}.", hint=f"Nearest: {nearest(key, list(fields))}.")
+        hints = typing.get_type_hints(cls)
+        try:
+            return cls(**{k: _typed(hints[k], v) for k, v in values.items()})
+        except TypeError as error:
+            raise LabError(f"{cls.__name__} cannot be made from these values: {error}.") from error
+
+    def to_json(self, **options: Any) -> str:
+        """The record as one JSON object."""
+        return json.dumps(self.to_dict(), **options)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The record that `to_json` wrote."""
+        return cls.from_dict(json.loads(text))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the record as JSON, atomically."""
+        write_atomic(path, self.to_json(indent=1) + "\n")
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(f.name)}</th>"
+            f"<td style='text-align:left'>{html.escape(_cell(getattr(self, f.name)))}</td></tr>"
+            for f in dataclasses.fields(self)  # type: ignore[arg-type]
+        )
+        return f"<table><caption style='text-align:left'>{html.escape(str(self))}</caption>{rows}</table>"
+
+
+def write_atomic(path: str | os.PathLike[str], content: str | bytes) -> None:
+    """Write a file so that a kill at any point leaves the old file or the new one."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    raw = content.encode("utf-8") if isinstance(content, str) else content
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise LabError(f"{target} could not be written: {error.strerror}.", hint="Free some space, or choose another folder.") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Record):
+        return value.to_dict()
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value
+
+
+def _typed(hint: Any, value: Any) -> Any:
+    """`value` from JSON as the type of the annotation: records, tuples and dictionaries are rebuilt."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if value is None:
+        return None
+    if isinstance(hint, type) and issubclass(hint, Record):
+        return hint.from_dict(value)
+    if origin is tuple:
+        items = args[:1] * len(value) if len(args) == 2 and args[1] is Ellipsis else args
+        return tuple(_typed(t, v) for t, v in zip(items, value, strict=True))
+    if origin is dict:
+        return {k: _typed(args[1], v) for k, v in value.items()}
+    if origin in (typing.Union, types.UnionType):
+        inner = [a for a in args if a is not type(None)]
+        return _typed(inner[0], value) if len(inner) == 1 else value
+    return value
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    if isinstance(value, tuple | list):
+        return ", ".join(_cell(v) for v in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{k}: {_cell(v)}" for k, v in value.items())
+    return str(value)
