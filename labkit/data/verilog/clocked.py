@@ -43,10 +43,7 @@ def always(p: Params, n: Names, on_reset: str, on_clock: str) -> str:
         return head + block(on_clock, 2) + "\n"
     edge = f" or {'negedge' if p.low else 'posedge'} {n.rst}" if p.style == "async" else ""
     then = f"    else {gate}".rstrip() + block(on_clock, 4)
-    return (
-        f"  always @(posedge {n.clk}{edge})\n"
-        f"    if ({'!' if p.low else ''}{n.rst}){block(on_reset, 4)}\n{then}\n"
-    )
+    return f"  always @(posedge {n.clk}{edge})\n    if ({'!' if p.low else ''}{n.rst}){block(on_reset, 4)}\n{then}\n"
 
 
 class Clocked(Model):
@@ -126,8 +123,8 @@ def _reset(p: Params, n: Names, effect: str, k: int) -> str:
     return (
         f"{kind.capitalize()} reset: when {n.rst} is {level}, {effect}.",
         f"{n.rst} is {'an' if at_once else 'a'} {kind}, active-{level} reset: {effect}.",
-        f"A {level} {n.rst} resets {'at once, without waiting for the clock' if at_once else 'at the clock edge'}:"
-        f" {effect}.",
+        f"A {level} {n.rst} resets {'at once, without waiting for the clock' if at_once else 'at the clock edge'}: "
+        f"{effect}.",
         f"The reset {n.rst} is active {level} and {kind}, and comes before all else: {effect}.",
-        f"When {n.rst} goes {level}, {effect}, {'immediately (asynchronous)' if at_once else 'on the clock edge (synchronous)'}.",
+        f"When {n.rst} goes {level}, {effect}, {'immediately' if at_once else 'on the clock edge'} ({kind}).",
     )[k % 5]

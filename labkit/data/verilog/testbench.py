@@ -113,9 +113,7 @@ def _combinational_rows(
         yield _literal(inputs, vars(x)), _literal(outputs, model.outputs(x))
 
 
-def _combinational_inputs(
-    inputs: list[Port], directed: list[dict[str, int]], rng: Random
-) -> Iterator[SimpleNamespace]:
+def _combinational_inputs(inputs: list[Port], directed: list[dict[str, int]], rng: Random) -> Iterator[SimpleNamespace]:
     bits = sum(p.width for p in inputs)
     if bits <= EXHAUSTIVE_BITS:
         for code in range(2**bits):
