@@ -65,7 +65,8 @@ def test_a_stored_figure_is_small():
 
 
 def test_bars_carry_their_intervals_and_limit():
-    drawn = plots.bars("t", ["a", "b"], {"after": [0.5, 0.6]}, x="x", y="pass@1", intervals={"after": [(0.4, 0.7), (0.5, 0.65)]}, limit=0.9)  # fmt: skip  # noqa: E501
+    intervals = {"after": [(0.4, 0.7), (0.5, 0.65)]}
+    drawn = plots.bars("t", ["a", "b"], {"after": [0.5, 0.6]}, x="x", y="pass@1", intervals=intervals, limit=0.9)
     error = drawn.data[0].error_y
     np.testing.assert_allclose(error.array, [0.2, 0.05], atol=1e-6)
     np.testing.assert_allclose(error.arrayminus, [0.1, 0.1], atol=1e-6)
