@@ -162,6 +162,7 @@ def render(notebook: Path, folder: Path, theme: str = "light") -> Path:
         jupyter_widgets_base_url="",
         mathjax_url="",
         mermaid_js_url="",
+        mermaid_layout_elk_js_url="",
     )
     page, _ = exporter.from_filename(str(notebook))
     target = folder / f"{notebook.stem}{'' if theme == 'light' else '-' + theme}.html"
