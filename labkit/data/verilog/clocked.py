@@ -25,12 +25,16 @@ def control_ports(p: Params) -> list[Port]:
     return ports
 
 
-def block(statements: str, indent: int) -> str:
-    """Statements, one a line, as the branch of an `if`: wrapped in begin and end when there are several."""
+def block(statements: str, indent: int, gated: bool = False) -> str:
+    """Statements, one a line, as the branch of an `if` that is indented so far.
+
+    Several are wrapped in begin and end. A case or, unless the branch is `gated`, a chain of if and else stays bare.
+    """
     lines = statements.strip().split("\n")
     pad = " " * indent
-    if len(lines) == 1:
-        return f" {lines[0]}"
+    chain = not gated and all(line.startswith("else") for line in lines[1:])
+    if len(lines) == 1 or chain or lines[0].startswith("case"):
+        return f"\n{pad}".join([f" {lines[0]}", *lines[1:]])
     inner = "\n".join(f"{pad}  {line}" for line in lines)
     return f" begin\n{inner}\n{pad}end"
 
@@ -40,9 +44,9 @@ def always(p: Params, n: Names, on_reset: str, on_clock: str) -> str:
     gate = f"if ({n.en})" if getattr(p, "en", 0) else ""
     if p.style == "none":
         head = f"  always @(posedge {n.clk}) {gate}".rstrip()
-        return head + block(on_clock, 2) + "\n"
+        return head + block(on_clock, 2, bool(gate)) + "\n"
     edge = f" or {'negedge' if p.low else 'posedge'} {n.rst}" if p.style == "async" else ""
-    then = f"    else {gate}".rstrip() + block(on_clock, 4)
+    then = f"    else {gate}".rstrip() + block(on_clock, 4, bool(gate))
     return f"  always @(posedge {n.clk}{edge})\n    if ({'!' if p.low else ''}{n.rst}){block(on_reset, 4)}\n{then}\n"
 
 
