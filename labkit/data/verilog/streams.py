@@ -211,8 +211,10 @@ class SerialParity(Family):
     def says(self, p: Params, n: Names) -> list[str]:
         start = int(not p.odd)
         word = "odd" if p.odd else "even"
-        fresh = f"NOT {n.x}" if start else n.x
-        more = f" At an edge with {n.load} high a new frame begins, and {n.q} becomes {fresh}." if p.frame else ""
+        more = ""
+        if p.frame:
+            fresh = f"NOT {n.x}" if start else n.x
+            more = f" At an edge with {n.load} high a new frame begins, and {n.q} becomes {fresh}."
         return tell(
             p,
             n,
@@ -231,8 +233,9 @@ class SerialParity(Family):
     def body(self, p: Params, n: Names) -> str:
         start = int(not p.odd)
         flip = f"{n.q} <= {n.q} ^ {n.x};"
-        begin = f"if ({n.load}) {n.q} <= {'~' if start else ''}{n.x};\nelse "
-        return always(p, n, f"{n.q} <= {start};", (begin if p.frame else "") + flip)
+        if p.frame:
+            flip = f"if ({n.load}) {n.q} <= {'~' if start else ''}{n.x};\nelse {flip}"
+        return always(p, n, f"{n.q} <= {start};", flip)
 
     def model(self, p: Params) -> Model:
         def step(ones: int, x: Inputs) -> int:
