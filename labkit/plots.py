@@ -25,7 +25,7 @@ MEMORY = {
 AXES = {"dp": "#9a3fb5", "fsdp": "#2fb0a8", "tp": "#b5103c", "pp": "#9aa000", "sp": "#4b3be8"}
 # Anything else, in the order in which it is drawn. Before and after training is the pair of every lab.
 SERIES = ("#0072b2", "#d55e00", "#14b4d8", "#8c4a2b", "#a855f7", "#e39c7a", "#5a1fe0")
-BEFORE, AFTER, LIMIT = "#808080", "#0072b2", "#b5103c"
+BEFORE, AFTER, LIMIT = "#808080", "#0072b2", "#e03131"
 
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 _TEXT = "#787878"  # 4.3 : 1 on white and on JupyterLab's dark #111111
@@ -80,7 +80,7 @@ def lines(title: str, series: Mapping[str, tuple[Sequence[float], Sequence[float
     for i, (name, (xs, ys)) in enumerate(series.items()):
         line = {"color": color(name, i), "width": 2.5, "dash": _DASHES[i % len(_DASHES)]}
         drawn.add_scatter(x=_compact(xs), y=_compact(ys), name=name, mode="lines", line=line)
-    return drawn
+    return _place_legend(drawn)
 
 
 def bars(
@@ -123,7 +123,7 @@ def bars(
         drawn.update_yaxes(autorange="reversed", automargin=True)
     if limit is not None:
         _limit_line(drawn, limit, horizontal)
-    return drawn
+    return _place_legend(drawn)
 
 
 def with_interval(
@@ -149,6 +149,13 @@ def _error_bars(heights: Sequence[float], interval: Sequence[tuple[float, float]
     up = [high - v for v, (_, high) in zip(heights, interval, strict=True)]
     down = [v - low for v, (low, _) in zip(heights, interval, strict=True)]
     return {"array": _compact(up), "arrayminus": _compact(down), "color": _TEXT, "thickness": 2, "width": 5}
+
+
+def _place_legend(drawn: go.Figure) -> go.Figure:
+    """More names than fit in one row under the title stand at the right."""
+    if sum(len(trace.name or "") + 6 for trace in drawn.data) > 75:
+        drawn.update_layout(legend={"orientation": "v", "x": 1.01, "y": 1, "yanchor": "top"}, margin_t=60)
+    return drawn
 
 
 def _limit_line(drawn: go.Figure, limit: float, horizontal: bool) -> None:

@@ -34,6 +34,10 @@ SOURCES, NOTEBOOKS, HTML = ROOT / "notebooks" / "src", ROOT / "notebooks", ROOT 
 FIRST_CELL_MARK = "# first-cell"
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 PYTHON = {"name": "python3", "display_name": "Python 3", "language": "python"}
+PAGE_STYLE = (  # what JupyterLab's own style sheet adds to widgets and to code within Markdown
+    ".jupyter-widgets {font-family: var(--jp-ui-font-family)}"
+    ".jp-RenderedMarkdown pre {font-family: var(--jp-code-font-family); font-size: var(--jp-code-font-size)}"
+)
 WEB_FILES = {
     "require.js": ("requirejs", "require.js"),
     "embed-amd.js": ("@jupyter-widgets/html-manager", "dist/embed-amd.js"),
@@ -166,7 +170,7 @@ def render(notebook: Path, folder: Path, theme: str = "light") -> Path:
     )
     page, _ = exporter.from_filename(str(notebook))
     target = folder / f"{notebook.stem}{'' if theme == 'light' else '-' + theme}.html"
-    target.write_text(page, encoding="utf-8")
+    target.write_text(page.replace("</head>", f"<style>{PAGE_STYLE}</style></head>", 1), encoding="utf-8")
     return target
 
 

@@ -90,3 +90,9 @@ def test_horizontal_bars_read_from_the_top():
     drawn = plots.bars("t", ["first", "second"], {"weights": [1, 2]}, x="GiB", y="model", horizontal=True, limit=3)
     assert drawn.data[0].orientation == "h" and drawn.layout.yaxis.autorange == "reversed"
     assert drawn.layout.shapes[0].x0 == 3
+
+
+def test_a_long_legend_stands_at_the_right():
+    few = plots.bars("t", ["a"], {"weights": [1], "adapters": [1]}, x="x", y="y")
+    many = plots.bars("t", ["a"], {kind: [1] for kind in plots.MEMORY}, x="x", y="y", stacked=True)
+    assert few.layout.legend.orientation == "h" and many.layout.legend.orientation == "v"

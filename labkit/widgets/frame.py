@@ -32,7 +32,7 @@ class Panel(ipw.VBox):
         self._answer = answer
         for control in controls.values():
             control.observe(self._update, names="value")
-        row = ipw.HBox(list(controls.values()), layout=ipw.Layout(flex_flow="row wrap"))
+        row = ipw.HBox(list(controls.values()), layout=ipw.Layout(flex_flow="row wrap", grid_gap="4px 24px"))
         super().__init__([row, self.output])
         self._update()
 
