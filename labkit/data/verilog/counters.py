@@ -69,7 +69,7 @@ class Counter(Family):
 class UpDownCounter(Family):
     """A counter with a direction input."""
 
-    name = "updown_counter"
+    name = "up_down_counter"
     modules = ("updown_counter", "bidir_counter", "up_down", "dir_counter", "ud_count", "two_way_counter")
 
     def sample(self, rng: Random) -> dict[str, Any]:

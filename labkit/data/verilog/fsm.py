@@ -80,7 +80,7 @@ class JobFsm(Family):
     modules = ("job_fsm", "task_fsm", "control_fsm", "worker_ctrl", "job_ctrl", "sequencer")
 
     def sample(self, rng: Random) -> dict[str, Any]:
-        return control(rng, enable=False) | {"abort": rng.randint(0, 1), "chain": rng.randint(0, 1)}
+        return control(rng) | {"abort": rng.randint(0, 1), "chain": rng.randint(0, 1)}
 
     def ports(self, p: Params) -> list[Port]:
         abort = [inp("clr", 1, "abort", "cancel", "kill", "give_up")] if p.abort else []
@@ -149,7 +149,7 @@ class JobFsm(Family):
             (0, 1),
             (1, 0),
         ]
-        return [{"start": a, "finish": b, "clr": 0} for a, b in moves] + [{"clr": 1}]
+        return [{"start": a, "finish": b, "clr": 0, "en": 1} for a, b in moves] + [{"clr": 1, "en": 1}]
 
 
 @register

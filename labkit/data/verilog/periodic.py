@@ -99,40 +99,44 @@ class GrayCounter(Family):
     modules = ("gray_counter", "gray_count", "gray_seq", "gray_gen", "reflected_counter", "gray_step")
 
     def sample(self, rng: Random) -> dict[str, Any]:
-        return control(rng) | {"width": rng.randint(3, 8), "down": rng.randint(0, 1)}
+        return control(rng) | {"width": rng.randint(3, 8), "down": rng.randint(0, 1), "both": rng.randint(0, 1)}
 
     def ports(self, p: Params) -> list[Port]:
-        return [*control_ports(p), out("g", p.width, "gray", "gray_out", "g", "code", "gray_q")]
+        gray = out("g", p.width, "gray", "gray_out", "g", "code", "gray_q")
+        binary = [out("b", p.width, "binary", "bin_out", "b", "plain", "bin_q", reg=True)] if p.both else []
+        return [*control_ports(p), gray, *binary]
 
     def says(self, p: Params, n: Names) -> list[str]:
         w, way = p.width, "down" if p.down else "up"
+        more = f" The binary count itself is put out as {n.b}." if p.both else ""
         return tell(
             p,
             n,
             "the binary count becomes 0",
             f"A {w}-bit binary counter inside counts {way} on each rising edge of {n.clk}, and {n.g} is its Gray code "
-            "(count XOR count shifted right by one).",
+            f"(count XOR count shifted right by one).{more}",
             f"{n.g} shows a {w}-bit count in Gray code. The count goes {way} by one as {n.clk} rises and wraps; Gray "
-            "is cnt ^ (cnt >> 1).",
+            f"is cnt ^ (cnt >> 1).{more}",
             f"Count {way} in Gray code: a hidden {w}-bit counter changes by 1 at every rising edge of {n.clk}, and "
-            f"{n.g} = counter XOR (counter >> 1).",
+            f"{n.g} = counter XOR (counter >> 1).{more}",
             f"The {w}-bit output {n.g} steps {way} through the Gray sequence, one code each rising edge of {n.clk}: "
-            "convert a binary counter with c ^ (c >> 1).",
+            f"convert a binary counter with c ^ (c >> 1).{more}",
             f"Gray counter of {w} bits, {way}wards. With each rising {n.clk} the binary count moves by one, and {n.g} "
-            "is its reflected Gray code.",
+            f"is its reflected Gray code.{more}",
         )
 
     def body(self, p: Params, n: Names) -> str:
-        return f"  reg [{p.width - 1}:0] cnt;\n  assign {n.g} = cnt ^ (cnt >> 1);\n" + always(
-            p, n, "cnt <= 0;", f"cnt <= cnt {'-' if p.down else '+'} 1;"
-        )
+        b = n.b if p.both else "cnt"
+        text = "" if p.both else f"  reg [{p.width - 1}:0] cnt;\n"
+        text += f"  assign {n.g} = {b} ^ ({b} >> 1);\n"
+        return text + always(p, n, f"{b} <= 0;", f"{b} <= {b} {'-' if p.down else '+'} 1;")
 
     def model(self, p: Params) -> Model:
         codes = ["0", "1"]
         while len(codes) < 2**p.width:  # reflect and prefix
             codes = ["0" + c for c in codes] + ["1" + c for c in reversed(codes)]
         by = -1 if p.down else 1
-        return Clocked(p, 0, lambda s, x: (s + by) % len(codes), lambda s, x: {"g": int(codes[s], 2)})
+        return Clocked(p, 0, lambda s, x: (s + by) % len(codes), lambda s, x: {"g": int(codes[s], 2), "b": s})
 
     def stimuli(self, p: Params, rng: Random) -> list[dict[str, int]]:
         return around(p.width)
