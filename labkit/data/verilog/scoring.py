@@ -1,0 +1,143 @@
+"""How many mutants of its reference a testbench notices."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.data.problems import Problem
+from labkit.data.verilog.mutants import mutants
+from labkit.errors import LabError
+from labkit.records import Record
+
+SECONDS = 5.0  # a mutant that runs longer is killed
+PHASES, CYCLES = 120, 200  # of the long random comparison; each phase has its own share of ones for every input
+
+
+@dataclass(frozen=True)
+class MutationScore(Record):
+    """What a testbench did to mutants: `score` is killed / (mutants - equivalent); invalid ones were not counted.
+
+    A mutant is equivalent if a long random comparison with the reference found no difference. `survivors` are the
+    mutants that differ from the reference and still passed.
+    """
+
+    mutants: int
+    killed: int
+    equivalent: int
+    invalid: int
+    score: float
+    survivors: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.killed} of {self.mutants - self.equivalent} mutants killed ({self.equivalent} equivalent)"
+
+
+def total(scores: Iterable[MutationScore]) -> MutationScore:
+    """Several scores as one, each mutant with equal weight."""
+    scores = list(scores)
+    made, killed, same, bad = (
+        sum(getattr(s, k) for s in scores) for k in ("mutants", "killed", "equivalent", "invalid")
+    )
+    score = killed / (made - same) if made > same else 1.0
+    return MutationScore(made, killed, same, bad, score, tuple(text for s in scores for text in s.survivors))
+
+
+def mutation_score(problem: Problem, limit: int = 20, seed: int = 0) -> MutationScore:
+    """Run the problem's testbench on at most `limit` mutants of its reference.
+
+    Needs `iverilog`. Runs what the generator wrote, so it takes no precautions against hostile code.
+    """
+    found = [_one(problem, mutant, seed) for mutant in mutants(problem.reference, limit, seed)]
+    return total(MutationScore(*counts, 1.0, survivors) for *counts, survivors in found)
+
+
+def passes(module: str, testbench: str) -> bool | None:
+    """Does the testbench find no mismatch? None if the two do not compile together; too long is a failure."""
+    lines = simulate(module, testbench)
+    if lines is None:
+        return None
+    return any(re.fullmatch(r"Mismatches: 0 in [1-9]\d* samples", line) for line in lines)
+
+
+def simulate(*sources: str) -> list[str] | None:
+    """The lines that the Verilog texts print when run together; None if they do not compile, [] after too long."""
+    with tempfile.TemporaryDirectory() as folder:
+        names = [f"{i}.v" for i in range(len(sources))]
+        for name, text in zip(names, sources, strict=True):
+            Path(folder, name).write_text(text)
+        try:
+            compiled = subprocess.run(["iverilog", "-g2012", "-o", "run", *names], cwd=folder, capture_output=True)
+            if compiled.returncode:
+                return None
+            run = subprocess.run(["vvp", "-n", "run"], cwd=folder, capture_output=True, text=True, timeout=SECONDS)
+        except FileNotFoundError as error:
+            raise LabError("iverilog is not installed.", hint="Install it: apt-get install iverilog.") from error
+        except subprocess.TimeoutExpired:
+            return []
+    return run.stdout.splitlines()
+
+
+def _one(problem: Problem, mutant: str, seed: int) -> tuple[int, int, int, int, tuple[str, ...]]:
+    """Of one mutant: counted, killed, equivalent, invalid, survivors."""
+    passed = passes(mutant, problem.testbench)
+    if passed is None:
+        return 0, 0, 0, 1, ()
+    if not passed:
+        return 1, 1, 0, 0, ()
+    if same(problem, mutant, seed):
+        return 1, 0, 1, 0, ()
+    return 1, 0, 0, 0, (mutant,)
+
+
+def same(problem: Problem, mutant: str, seed: int = 0) -> bool:
+    """Do reference and mutant agree in a long random simulation, wherever the reference's outputs are defined?"""
+    renamed = re.sub(rf"\bmodule\s+{problem.top}\b", "module reference_", problem.reference, count=1)
+    return simulate(renamed, mutant, _comparison(problem, seed)) == ["same"]
+
+
+def _comparison(problem: Problem, seed: int) -> str:
+    """A testbench that feeds both modules alike and prints `same` or `different`."""
+    inputs = [p for p in problem.ports if p.direction == "input"]
+    outputs = [p for p in problem.ports if p.direction == "output"]
+    found = re.search(r"@\s*\(\s*posedge\s+(\w+)", problem.reference)
+    clock = found.group(1) if found else None
+    declared = [f"reg [{p.width - 1}:0] {p.name} = 0; integer odds_{p.name} = 8;" for p in inputs]
+    declared += [f"wire [{p.width - 1}:0] {p.name}_0, {p.name}_1;" for p in outputs]
+    draws = [f"      {p.name} = {_draw(p.name, p.width)};" for p in inputs if p.name != clock]
+    phases = [
+        f"    case ($random(seed) & 7) 0: odds_{p.name} = 0; 1: odds_{p.name} = 1; 2: odds_{p.name} = 15; "
+        f"3: odds_{p.name} = 16; default: odds_{p.name} = 8; endcase"
+        for p in inputs
+    ]
+    ins = ", ".join(f".{p.name}({p.name})" for p in inputs)
+    ports = [ins + "".join(f", .{p.name}({p.name}_{k})" for p in outputs) for k in (0, 1)]
+    old, new = (", ".join(f"{p.name}_{k}" for p in outputs) for k in (0, 1))
+    tick = f"{clock} = 1; #1 compare; {clock} = 0; #1;" if clock else ""
+    return (
+        "module tb_;\n  integer seed = "
+        + str(seed + 1)
+        + ", phase_, cycle_, bad_ = 0;\n  "
+        + "\n  ".join(declared)
+        + f"\n  reference_ one_({ports[0]});\n  {problem.top} two_({ports[1]});\n"
+        + f"  task compare; if ({{{old}}} !== ({{{old}}} ^ {{{new}}} ^ {{{old}}})) bad_ = 1; endtask\n"
+        + f"  initial begin\n  for (phase_ = 0; phase_ < {PHASES}; phase_ = phase_ + 1) begin\n"
+        + "\n".join(phases)
+        + f"\n    for (cycle_ = 0; cycle_ < {CYCLES}; cycle_ = cycle_ + 1) if (!bad_) begin\n"
+        + "\n".join(draws)
+        + f"\n      #1 compare; {tick}\n    end\n  end\n"
+        + '  if (bad_) $display("different"); else $display("same");\n  $finish;\n  end\nendmodule\n'
+    )
+
+
+def _draw(name: str, width: int) -> str:
+    """One bit: 1 with the phase's odds of 16. A word: random, or near its ends or a single bit, by the odds."""
+    if width == 1:
+        return f"($random(seed) & 15) < odds_{name}"
+    word = "{" + ", ".join(["$random(seed)"] * ((width + 31) // 32)) + "}"
+    shift = f"($random(seed) & 1 ? 0 : {{$random(seed)}} % {width})"
+    return f"($random(seed) & 15) < odds_{name} ? ($random(seed) & 3) - 2 : {word} >> {shift}"
