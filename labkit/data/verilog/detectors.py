@@ -143,13 +143,10 @@ class SequenceDetector(Family):
         return Clocked(p, "", step, show)
 
     def stimuli(self, p: Params, rng: Random) -> list[dict[str, int]]:
-        bits = (
-            p.pattern * 2
-            + p.pattern[:-1]
-            + p.pattern
-            + "".join(p.pattern[: rng.randint(1, len(p.pattern))] + p.pattern[rng.randint(0, 2) :] for _ in range(7))
-        )
-        return [{"x": int(b)} for b in bits]
+        bits = p.pattern * 2 + p.pattern[:-1] + p.pattern
+        for _ in range(8):  # parts of the pattern, then the pattern from some place on
+            bits += p.pattern[: rng.randint(1, len(p.pattern))] + p.pattern[rng.randint(0, 2) :]
+        return [{"x": int(bit)} for bit in bits + f"{rng.getrandbits(40):040b}"]
 
 
 @register
@@ -215,4 +212,6 @@ class Debouncer(Family):
             (a, 1),
             (b, p.n),
         ]
-        return [{"x": level, "en": 1} for level, count in runs for _ in range(count)]
+        moves = [{"x": level, "en": 1} for level, count in runs for _ in range(count)]
+        half = [{"x": a, "en": 1}] * (p.n - 1)
+        return [*moves, {"rst": 1 - p.low}, *half, {"rst": 1 - p.low}, *half, {"x": b, "en": 1}]

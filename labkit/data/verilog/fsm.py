@@ -265,22 +265,9 @@ class CodeLock(Family):
         return Clocked(p, [], step, lambda s, x: {"open": int(s == p.code)})
 
     def stimuli(self, p: Params, rng: Random) -> list[dict[str, int]]:
-        wrong = [(k + 1) % 2**p.width for k in p.code]
-        keys = [
-            p.code[0],
-            wrong[1],
-            *p.code[:-1],
-            wrong[-1],
-            *p.code[1:],
-            *p.code,
-            *p.code,
-            p.code[0],
-            *p.code,
-            0,
-            *p.code,
-        ]
-        return (
-            [{"key": key, "en": 1} for key in keys]
-            + [{"rst": 1 - p.low}]
-            + [{"key": k, "en": 1} for k in wrong + p.code]
-        )
+        code = p.code
+        tries = [[*code, *code, code[0], *code, 0, *code]]
+        for i, key in enumerate(code):
+            slip, near = (key + 1) % 2**p.width, key ^ 2 ** (p.width - 1)
+            tries += [[*code[:i], slip, *code[i:], slip], [*code[:i], near, *code[i + 1 :], slip], [*code, *code]]
+        return [v for keys in tries for v in ({"rst": 1 - p.low}, *({"key": key, "en": 1} for key in keys))]

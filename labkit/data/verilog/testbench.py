@@ -12,6 +12,7 @@ RANDOM_VECTORS = 48
 EXHAUSTIVE_BITS = 6  # a combinational design with so few input bits is tried with all of its inputs
 RESETS = 5  # resets among the random vectors, asserted when the outputs differ from those after a reset
 RESET_GAP = 5  # vectors between two of them
+PAUSES = 0.15  # share of directed vectors that come once more before, with the enable low
 ODDS = {"en": 0.8, "load": 0.2, "clr": 0.1}  # share of ones, by role; other inputs of one bit get a half
 
 _TEMPLATE = """\
@@ -155,7 +156,10 @@ def _clocked_rows(
         yield row(in_reset)
         yield row(in_reset)
     idle, left, since = dict(now), RESETS if in_reset else 0, 0
+    gated = any(p.role == "en" for p in inputs)
     for fixed in directed:
+        if gated and fixed.get("en") and rng.random() < PAUSES:
+            yield row(fixed | {"en": 0})
         yield row(fixed)
     for i in range(RANDOM_VECTORS + 2 * left):
         due = left and since >= RESET_GAP and (dict(now) != idle or i > RANDOM_VECTORS)

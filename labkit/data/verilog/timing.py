@@ -127,7 +127,7 @@ class Timer(Family):
         found = []
         for time in (1, 3, 0, 4, 2, 5):
             found += [{"load": 1, "d": time, "en": 1}, *[{"load": 0, "en": 1}] * (time + 1)]
-        idle = [{"load": 0, "en": 1}] * (2**p.width + 1 if p.width < 6 else 3)  # a count that wraps shows at last
+        idle = [{"load": 0, "en": 1}] * (2**p.width + 1 if p.width < 6 else 4)  # a count that wraps shows at last
         high = [{"load": 1, "d": 2 ** (p.width - 1) + 1, "en": 1}, *idle[:3]]
         return [
             *found,
@@ -136,7 +136,10 @@ class Timer(Family):
             {"load": 1, "d": 2, "en": 1},
             {"load": 0, "en": 1},
             {"load": 1, "d": 1, "en": 1},
-            *[{"load": 0}] * 3,
+            *idle[:3],
+            {"load": 1, "d": 3, "en": 1},
+            {"rst": 1 - p.low},
+            *idle[:4],
         ]
 
 
