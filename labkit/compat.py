@@ -1,0 +1,85 @@
+"""Repairs of libraries, each with the version that needs it and why. Nothing else in labkit patches a library."""
+
+from __future__ import annotations
+
+import contextvars
+import dataclasses
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+from tunix.models.llama3 import model as llama3
+
+_ROPE: contextvars.ContextVar[Any] = contextvars.ContextVar("labkit_llama3_rope")
+
+
+class RopeScaling(NamedTuple):
+    """Llama 3.1's frequency scaling, in the names of its `config.json`."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position_embeddings: float
+
+
+@dataclasses.dataclass(slots=True, frozen=True)
+class Llama3Config(llama3.ModelConfig):
+    """Tunix's Llama 3 config with the frequency scaling that Llama 3.1 and 3.2 were trained with."""
+
+    rope_scaling: RopeScaling | None = None
+
+
+def repair_llama3_rope() -> None:
+    """Make Tunix's Llama 3 rotate by its config.
+
+    google-tunix 0.1.7: `Attention.block` calls `apply_rope` without `rope_theta`, so every model rotates with theta
+    1,000,000, and the frequency scaling of Llama 3.1 is missing. Logits of a model with theta 500,000 are off by
+    several units. The block's config is handed to `apply_rope` through a context variable. Calling it again is free.
+    """
+    if llama3.apply_rope is _apply_rope:
+        return
+    block = llama3.Attention.block
+
+    @functools.wraps(block)
+    def block_with_rope(self: Any, *args: Any, **kwargs: Any) -> Any:
+        token = _ROPE.set(self.config)
+        try:
+            return block(self, *args, **kwargs)
+        finally:
+            _ROPE.reset(token)
+
+    llama3.Attention.block = block_with_rope
+    llama3.apply_rope = _apply_rope
+
+
+def llama3_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> np.ndarray:
+    """Rotation per position, [head_dim / 2], float32: theta**(-2i/d), stretched at long wavelengths by `scaling`.
+
+    Wavelengths over original / low_freq_factor are divided by `factor`, those under original / high_freq_factor are
+    kept, between them it interpolates (Llama 3.1 reference code; Transformers' rope type "llama3").
+    """
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / head_dim
+    frequencies = 1.0 / np.float32(theta) ** exponents
+    if scaling is None:
+        return frequencies
+    turns = scaling.original_max_position_embeddings * frequencies / (2 * math.pi)
+    keep = np.clip((turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor), 0.0, 1.0)
+    return (frequencies * (keep + (1 - keep) / scaling.factor)).astype(np.float32)
+
+
+def _apply_rope(
+    inputs: Float[Array, "B T N H"],
+    positions: Int[Array, "B T"],
+    head_dim: int,
+    rope_theta: float | None = None,
+) -> Float[Array, "B T N H"]:
+    config = _ROPE.get()
+    frequencies = llama3_frequencies(head_dim, rope_theta or config.rope_theta, getattr(config, "rope_scaling", None))
+    angles = positions[..., None, None] * jnp.asarray(frequencies)
+    sin, cos = jnp.sin(angles), jnp.cos(angles)
+    first, second = jnp.split(inputs, 2, axis=-1)
+    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return rotated.astype(inputs.dtype)

@@ -1,0 +1,28 @@
+"""Models by name: specs without JAX, and on demand the Tunix model with its tokenizer.
+
+`get`, `names`, `spec_from_config` and `abstract_state` need only the standard library.
+`config`, `abstract` and `load` import JAX and Tunix when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from labkit.models.hf_config import spec_from_config
+from labkit.models.registry import get, names
+from labkit.models.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from labkit.models.building import abstract, config
+    from labkit.models.loading import Loaded, load
+
+_LAZY = {"abstract": "building", "config": "building", "load": "loading", "Loaded": "loading"}
+
+__all__ = ["Loaded", "ModelSpec", "abstract", "config", "get", "load", "names", "spec_from_config"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(f"labkit.models.{_LAZY[name]}"), name)
+    raise AttributeError(f"module 'labkit.models' has no attribute {name!r}")
