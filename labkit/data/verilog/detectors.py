@@ -146,7 +146,7 @@ class SequenceDetector(Family):
         bits = p.pattern * 2 + p.pattern[:-1] + p.pattern
         for _ in range(8):  # parts of the pattern, then the pattern from some place on
             bits += p.pattern[: rng.randint(1, len(p.pattern))] + p.pattern[rng.randint(0, 2) :]
-        return [{"x": int(bit)} for bit in bits + f"{rng.getrandbits(40):040b}"]
+        return [{"x": int(bit)} for bit in bits + f"{rng.getrandbits(80):080b}"]
 
 
 @register

@@ -42,15 +42,15 @@ endmodule
 """
 
 _CLOCKED = """\
-  // New inputs while the clock is low, a sample, the rising edge, a sample, the falling edge.
+  // New inputs while the clock is still high (a latch lets them through), the falling edge, a sample, the rising
+  // edge, a sample.
   task step(input [{in_top}:0] drive, input [{out_top}:0] low, input [{out_top}:0] high);
     begin
       {{{inputs}}} = drive;
+      #2 {clock} = 0;
       #4 check(low);
       {clock} = 1;
       #4 check(high);
-      {clock} = 0;
-      #2;
     end
   endtask"""
 
@@ -66,8 +66,8 @@ _COMBINATIONAL = """\
 def build(family: Family, params: Params, names: Names, top: str, ports: list[Port], seed: int) -> str:
     """The text of a testbench `tb` of the module `top`.
 
-    It ends with the one line ``Mismatches: X in Y samples``. A combinational design is sampled once a vector, a
-    clocked one twice: with the new inputs before the rising edge, and after it.
+    Its last line of output, the only one, is ``Mismatches: X in Y samples``. A combinational design is sampled once a
+    vector, a clocked one twice: with the new inputs before the rising edge, and after it.
     """
     rng = Random(seed)
     model = family.model(params)
