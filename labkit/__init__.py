@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from labkit.runtime import Runtime
 
 __version__ = "0.1.0"
 
 
-def start(scale: str | None = None, *, devices: int | None = None) -> Any:
+def start(scale: str | None = None, *, devices: int | None = None, model: str | None = None) -> Runtime:
     """Set up this process for a lab; see `labkit.runtime.start`."""
     from labkit import runtime
 
-    return runtime.start(scale, devices=devices)
+    return runtime.start(scale, devices=devices, model=model)
 
 
 def __getattr__(name: str) -> Any:
