@@ -95,16 +95,19 @@ class _Undefined(dict[str, None]):
 
 
 def tell(p: Params, n: Names, on_reset: str, *behaviours: str) -> list[str]:
-    """Complete descriptions: each behaviour with its own wording of enable and reset.
+    """Complete descriptions: each behaviour with a wording of enable and reset.
 
-    `on_reset` is a clause such as ``"q becomes 0"``.
+    `on_reset` is a clause such as ``"q becomes 0"``. Which of the common wordings goes with which behaviour depends on
+    the names, so that training sees them mixed; the last behaviour, held out, has held-out ones of its own.
     """
+    mix = sum(map(len, vars(n).values()))
     told = []
-    for k, behaviour in enumerate(behaviours):
-        enable, on = _enable(p, n, k), _reset(p, n, on_reset, k)
-        parts = [on, behaviour, enable] if k % 5 in (1, 3) else [behaviour, enable, on]
+    for k, behaviour in enumerate(behaviours[:-1]):
+        enable, on = _enable(p, n, (k + mix // 4) % 4), _reset(p, n, on_reset, (k + mix) % 4)
+        parts = [on, behaviour, enable] if k % 2 else [behaviour, enable, on]
         told.append(" ".join(part for part in parts if part))
-    return told
+    held = [behaviours[-1], _enable(p, n, -1), _reset(p, n, on_reset, -1)]
+    return [*told, " ".join(part for part in held if part)]
 
 
 def _enable(p: Params, n: Names, k: int) -> str:
@@ -116,7 +119,7 @@ def _enable(p: Params, n: Names, k: int) -> str:
         f"Updates happen only when {n.en} is high.",
         f"With {n.en} at 0 everything keeps its value.",
         f"The enable {n.en} must be high for any change.",
-    )[k % 5]
+    )[k]
 
 
 def _reset(p: Params, n: Names, effect: str, k: int) -> str:
@@ -131,4 +134,4 @@ def _reset(p: Params, n: Names, effect: str, k: int) -> str:
         f"{effect}.",
         f"The reset {n.rst} is active {level} and {kind}, and comes before all else: {effect}.",
         f"When {n.rst} goes {level}, {effect}, {'immediately' if at_once else 'on the clock edge'} ({kind}).",
-    )[k % 5]
+    )[k]
