@@ -21,5 +21,6 @@ def nearest(word: str, choices: list[str] | tuple[str, ...], n: int = 3) -> str:
     """The choices that look most like `word`, as ``"a, b, c"``; all of them if none does."""
     import difflib
 
-    close = difflib.get_close_matches(word, list(choices), n=n, cutoff=0.4)
-    return ", ".join(close or list(choices))
+    by_lower = {choice.lower(): choice for choice in choices}
+    close = difflib.get_close_matches(word.lower(), list(by_lower), n=n, cutoff=0.4)
+    return ", ".join([by_lower[c] for c in close] or list(choices))

@@ -4,10 +4,18 @@
 """
 
 from labkit.runtime.chips import Chips, gpu, tpu, tpu_holders
-from labkit.runtime.hosted import FIRST_CELL, checkpoint_dir, missing_requirements, on_colab, prepare_colab
+from labkit.runtime.hosted import (
+    DISTRIBUTION,
+    FIRST_CELL,
+    checkpoint_dir,
+    missing_requirements,
+    on_colab,
+    prepare_colab,
+)
 from labkit.runtime.launch import SCALES, Runtime, Scale, jax_started, quiet_logs, slice_name, start
 
 __all__ = [
+    "DISTRIBUTION",
     "FIRST_CELL",
     "SCALES",
     "Chips",

@@ -35,7 +35,7 @@
 # %%
 from labkit import doctor
 
-report = doctor.check()
+report = doctor.examine()
 report
 
 # %% [markdown]
