@@ -3,11 +3,13 @@
 from labkit.data.decontaminate import Contamination, decontaminate, normal_form
 from labkit.data.verilog import (  # importing a module registers its families
     arithmetic,
+    coding,
     combinational,
     counters,
     detectors,
     fsm,
     memories,
+    numbers,
     periodic,
     sequential,
     streams,
