@@ -8,6 +8,7 @@ as the template renders them. A template that changes earlier turns is an error,
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -120,6 +121,8 @@ def tokenize(example: Example, tokenizer: Any, **options: Unpack[ChatOptions]) -
     """
     loss = _known(options.get("loss", "answer"), Loss)
     _require_fast(tokenizer)
+    if not _says_something(example, loss == "answer" or options.get("reasoning") == "strip"):
+        raise LabError(f"{example.id!r} does not end with an answer.", hint="Leave it out, or give it one.")
     rendered = render(example, tokenizer, **options)
     return _tokenized(example.id, rendered, _encode(tokenizer, [rendered.text])[0], loss)
 
@@ -135,20 +138,18 @@ def tokenize_all(
         LabError: as `tokenize`, or if no sample is left.
     """
     loss = _known(options.get("loss", "answer"), Loss)
-    reasoning = options.get("reasoning", "keep")
+    without_reasoning = loss == "answer" or options.get("reasoning") == "strip"
     _require_fast(tokenizer)
     examples = tuple(examples)
     samples: list[Tokenized] = []
     unanswered: list[str] = []
     for part in _chunks(examples):
-        said = [e for e in part if _says_something(e, reasoning)]
+        said = [e for e in part if _says_something(e, without_reasoning)]
         texts = [render(e, tokenizer, **options) for e in said]
         encoded = _encode(tokenizer, [r.text for r in texts])
         done = [_tokenized(e.id, r, c, loss) for e, r, c in zip(said, texts, encoded, strict=True)]
-        samples += [s for s in done if s.loss_mask.any()]
-        unanswered += [e.id for e in part if not _says_something(e, reasoning)] + [
-            s.id for s in done if not s.loss_mask.any()
-        ]
+        samples += done
+        unanswered += [e.id for e in part if not _says_something(e, without_reasoning)]
     return _within(samples, tuple(unanswered), len(examples), max_len)
 
 
@@ -214,8 +215,11 @@ def _last_turn(
         return text, len(prompt)
     before = _apply(tokenizer, messages[:-1], name, template)
     opening, finished = prompt[len(before) :], text[len(before) :]
-    at = finished.find(messages[-1]["content"].strip())
-    if not (prompt.startswith(before) and text.startswith(before) and at > 0 and opening.startswith(finished[:at])):
+    content = messages[-1]["content"]
+    content = content if content in finished else content.strip()
+    shared = len(os.path.commonprefix([opening, finished]))
+    at = finished.rfind(content, 0, shared + len(content))  # the answer starts where both agree up to it
+    if not (prompt.startswith(before) and text.startswith(before) and at > 0):
         raise LabError(
             f"The chat template's generation prompt for {name!r} is not how it renders the finished conversation.",
             hint="Pass the variables that make both agree with template={...}, or mend the template.",
@@ -242,8 +246,6 @@ def _end_of_turn(text: str, end: int, tokens: tuple[str, ...]) -> int:
 
 def _messages(example: Example, reasoning: str) -> list[dict[str, str]]:
     strip = _known(reasoning, Reasoning) == "strip"
-    if not _says_something(example, reasoning):
-        raise LabError(f"{example.id!r} does not end with an answer.", hint="Leave it out, or give it one.")
     return [{"role": m.role, "content": _content(m, strip)} for m in example.messages]
 
 
@@ -251,9 +253,9 @@ def _content(message: Message, strip: bool) -> str:
     return strip_reasoning(message.content) if strip and message.role == "assistant" else message.content
 
 
-def _says_something(example: Example, reasoning: str) -> bool:
+def _says_something(example: Example, without_reasoning: bool) -> bool:
     """Whether the conversation ends with the assistant and no answer is empty."""
-    answers = [_content(m, reasoning == "strip") for m in example.messages if m.role == "assistant"]
+    answers = [_content(m, without_reasoning) for m in example.messages if m.role == "assistant"]
     return bool(answers) and example.messages[-1].role == "assistant" and all(a.strip() for a in answers)
 
 

@@ -19,6 +19,7 @@ from labkit.records import Record
 _THINK = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 _ANSWER = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.DOTALL)
 _FENCE = re.compile(r"```[ \t]*([\w+-]*)[ \t]*\r?\n(.*?)```", re.DOTALL)
+_ARRAY = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*(?:\{|\Z)")  # how a JSON array of records begins
 _WIDE_BOMS = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -145,11 +146,11 @@ def _open(path: Path) -> BinaryIO:
         file = path.open("rb")
     except OSError as error:
         raise LabError(f"{path} cannot be read: {error.strerror}.", hint="Give the path of a JSONL file.") from error
-    start = file.read(4)
+    start = file.read(64)
     if start.startswith(_WIDE_BOMS):
         file.close()
         raise LabError(f"{path} is UTF-16 or UTF-32 text.", hint="Save it as UTF-8.")
-    if start.lstrip(codecs.BOM_UTF8 + b" \t\r\n").startswith(b"["):
+    if _ARRAY.match(start):
         file.close()
         raise LabError(f"{path} is a JSON array, not JSON lines.", hint="Write one object a line (jq -c '.[]').")
     file.seek(3 if start.startswith(codecs.BOM_UTF8) else 0)
