@@ -77,3 +77,71 @@ def seconds(call) -> float:
         call()
         best.append(time.perf_counter() - began)
     return min(best)
+
+
+# ------------------------------------------------------------------------------------------------ adapter size
+
+
+def test_adapter_size_shows_what_the_library_says():
+    from labkit import lora, widgets
+
+    panel = widgets.adapter_size(["tiny-gemma4", "tiny-gemma4-teacher"], model="tiny-gemma4", rank=8)
+    assert f"{lora.size('tiny-gemma4', 8, 'all').bytes:,} bytes" in shown(panel)
+    panel.set(rank=64, targets="attention")
+    title = panel.output.outputs[1]["data"]["application/vnd.plotly.v1+json"]["layout"]["title"]["text"]
+    assert f"{lora.size('tiny-gemma4', 64, 'attention').parameters:,} trained" in title and "rank 64" in title
+
+
+def test_adapter_size_lists_every_registry_model():
+    from labkit import models, widgets
+
+    assert widgets.adapter_size(model="tiny-gemma4").controls["model"].options == models.names()
+
+
+def test_adapter_size_answers_within_100_ms():
+    from labkit import widgets
+
+    panel = widgets.adapter_size(["tiny-gemma4"], model="tiny-gemma4", rank=8)
+    ranks = iter((1, 2, 4, 16, 32))
+    assert seconds(lambda: panel.set(rank=next(ranks))) < 0.1
+
+
+# -------------------------------------------------------------------------------------------------- token mask
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    import tiny
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tiny.make_tiny_gemma4(tmp_path_factory.mktemp("tiny")))
+
+
+@pytest.fixture(scope="module")
+def example():
+    from labkit.data.examples import Example
+
+    return Example.of("Add <a> & b.", "<think>easy</think>assign y = a + b;", id="one")
+
+
+def test_token_mask_shades_what_the_library_counts(example, tokenizer):
+    from labkit import widgets
+    from labkit.data import chat
+
+    panel = widgets.token_mask(example, tokenizer)
+    view = chat.mask_view(example, tokenizer)
+    for loss in view.counted:
+        panel.set(loss=loss)
+        assert shown(panel).count("background:") == sum(view.counted[loss])
+        assert f"{sum(view.counted[loss])} of {len(view.pieces)} tokens" in shown(panel)
+    assert sum(view.counted["answer"]) < sum(view.counted["assistant"]) < sum(view.counted["all"])
+
+
+def test_token_mask_strips_reasoning_and_escapes(example, tokenizer):
+    from labkit import widgets
+
+    panel = widgets.token_mask(example, tokenizer)
+    before = shown(panel)
+    assert "&lt;" in before and "<a>" not in before
+    panel.set(reasoning="strip")
+    assert len(shown(panel)) < len(before)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from labkit.widgets.adapters import adapter_size
 from labkit.widgets.frame import Panel
+from labkit.widgets.masks import token_mask
 
-__all__ = ["Panel"]
+__all__ = ["Panel", "adapter_size", "token_mask"]
