@@ -72,6 +72,22 @@ def test_an_unknown_name_lists_the_nearest():
         exercises.get("lora_55")
 
 
+@pytest.mark.parametrize(("path", "shape"), [("kv_einsum", (5376, 16, 256)), ("k_einsum", (5376, 4, 512))])
+def test_the_adapter_formula_is_what_the_library_injects(path, shape):
+    from labkit import lora
+    from labkit.exercises.lora_sft.adapter_size import adapter_parameters
+
+    linear = next(x for x in lora.linears_of("gemma4-31b") if x.path.endswith(f"/{path}"))
+    assert adapter_parameters(*shape, 64, path == "kv_einsum") == linear.adapter_parameters(64)
+
+
+def test_the_lengths_to_pack_are_those_of_the_published_recipe():
+    from labkit.exercises.lora_sft.packing import codev_lengths
+
+    lengths = codev_lengths(100_000)
+    assert abs(np.mean(lengths) - 922) < 15 and abs(np.percentile(lengths, 99) - 2553) < 60
+
+
 # ------------------------------------------------------------------------------------------------------ the frame
 
 COMMON = {"title": "t", "minutes": 1, "question": "q", "hints": ("h",), "wrong": ()}
