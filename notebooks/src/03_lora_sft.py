@@ -1,0 +1,233 @@
+# ---
+# jupyter:
+#   labkit:
+#     minutes: {cpu: 8, colab_tpu: 12, cloud_tpu: 20}
+#     time_limit_s: 900
+# ---
+
+# %% [markdown]
+# # 3. LoRA: from specification to simulated Verilog
+#
+# A base model continues text. It does not answer. A few minutes of supervised fine-tuning change that, and with LoRA
+# they touch under a tenth of its weights. You will do it here, and judge it as chips are judged: by simulation.
+#
+# **After this page you will be able to**
+# - choose rank, alpha and targets, and say what they cost in memory on any model of the registry,
+# - see which linears really got an adapter, and find a pattern that misses some,
+# - say which tokens the loss counts, and why two losses of one model can differ by a factor of thirty,
+# - pack samples instead of padding them, and measure what that gains,
+# - train, resume, and report pass@1 with its interval.
+#
+# | | CPU | Colab TPU | Cloud TPU |
+# | --- | --- | --- | --- |
+# | minutes | 8 | 12 | 20 |
+# | model | `tiny-gemma4` | `qwen3-0.6b` | `gemma4-31b` |
+#
+# **Needs:** `iverilog`. No account, no accelerator and no network for the CPU column.
+
+# %%
+# first-cell
+
+# %% [markdown]
+# The cells below are the same at each scale. This table is all that differs.
+
+# %%
+SCALE = {
+    #         model          samples  steps  rows  tokens a row
+    "laptop": ("tiny-gemma4", 2_000, 150, 8, 512),
+    "colab": ("qwen3-0.6b", 2_000, 150, 8, 1024),
+    "slice": ("gemma4-31b", 4_000, 250, 16, 4096),
+}
+name, samples, steps, batch_size, seq_len = SCALE[here.scale]
+name
+
+# %% [markdown]
+# ## Before: the base model
+#
+# The test problems come from families that training has seen, with parameters, names and wordings that it has not.
+#
+# **Predict:** how many of 64 does the base model solve?
+
+# %%
+from labkit import evaluate, models
+from labkit.data import verilog
+
+base = models.load(name)
+problems = verilog.problems("test_seen", count=64, seed=0)
+before = evaluate.evaluate(base.model, base.tokenizer, problems)
+print(before)
+assert before.pass_at_1 < 0.15
+
+# %% [markdown]
+# What goes wrong? The failures say it: a base model writes *some* module, often with a name of its own.
+
+# %%
+before.failures
+
+# %% [markdown]
+# ## What LoRA adds
+#
+# A linear of the model computes `x @ W`. LoRA leaves `W` as it is, and adds `(alpha / rank) * (x @ A) @ B`, with two
+# thin matrices: `A` is as wide as the input, `B` as the output, and they meet in the middle with only `rank` columns.
+# `B` starts as zeros.
+#
+# **Predict:** by how much do the outputs change when we put untrained adapters on every linear?
+
+# %%
+import jax.numpy as jnp
+import numpy as np
+
+from labkit import lora
+
+model, coverage = lora.inject(base.model, rank=16, alpha=32, targets="all")
+tokens = jnp.asarray(base.tokenizer("module adder(", return_tensors="np")["input_ids"])
+inputs = model.get_model_input() | {"last_tokens": tokens}
+print(coverage)
+assert coverage.parameters / coverage.base_parameters < 0.15
+
+# %% [markdown]
+# The table says which linear got what. Look at the last layer: it is a *global* layer of Gemma 4, where the values are
+# the keys. Its projection is called `k_einsum`, and it has no 2 in its shape.
+
+# %%
+coverage
+
+# %% [markdown]
+# How large are adapters on other models? Move the sliders (the arrow keys work, too).
+#
+# **Find out:** which rank on Gemma 4 31B takes as much memory in training as the weights of Gemma 3 1B?
+
+# %%
+from labkit import widgets
+
+widgets.adapter_size()
+
+# %%
+from labkit import exercises
+
+lora_1 = exercises.get("lora_1")
+lora_1
+
+# %% [markdown]
+# Replace the dots, and run the cell. `lora_1.hint()` and `lora_1.solution()` help.
+
+
+# %%
+def adapter_parameters(embed, kv_heads, head_dim, rank, fused):
+    ...
+
+
+lora_1.check(adapter_parameters)
+
+# %% [markdown]
+# ## Goes wrong on purpose: the published pattern
+#
+# A published recipe for Gemma 4 31B names its targets with a pattern. It looks complete, and training runs without a
+# complaint.
+#
+# **Predict:** does it reach every layer?
+
+# %%
+published = ".*q_einsum|.*kv_einsum|.*attn_vec_einsum|.*gate_proj|.*down_proj|.*up_proj"  # arXiv:2605.25645
+linears = lora.linears_of("gemma4-31b")
+left_out = lora.missed(linears, lora.select(linears, published))
+print(len(left_out), "linears without adapter:", ", ".join(x.path for x in left_out[:3]), "...")
+assert len(left_out) == 10 and all(x.path.endswith("k_einsum") for x in left_out)
+
+# %% [markdown]
+# `kv_einsum` does not match `k_einsum`: all ten global layers, the ones that see the whole text, keep their keys and
+# values frozen. Nobody notices, because LoRA without some adapters still learns. `inject` says so aloud, and with
+# `strict=True` it refuses:
+
+# %%
+from labkit.errors import LabError
+
+try:
+    lora.inject(base.model, rank=16, alpha=32, targets=published, strict=True)
+except LabError as error:
+    refusal = str(error)
+print(refusal)
+assert "k_einsum" in refusal
+
+# %%
+lora_2 = exercises.get("lora_2")
+lora_2
+
+# %% [markdown]
+# Your pattern:
+
+# %%
+pattern = ...
+lora_2.check(pattern)
+
+# %% [markdown]
+# ## Which tokens count
+#
+# The model reads specification and answer, but it is only *scored* on what it has to produce: the answer, and the
+# marker that ends it. Try the other ways to count.
+
+# %%
+examples = verilog.examples("train", count=samples, seed=0)
+widgets.token_mask(examples[0], base.tokenizer)
+
+# %%
+lora_3 = exercises.get("lora_3")
+lora_3
+
+# %% [markdown]
+# Replace the dots:
+
+
+# %%
+def answer_mask(tokens, header, end):
+    ...
+
+
+lora_3.check(answer_mask)
+
+# %% [markdown]
+# ## Padding is work, too
+#
+# The published recipe pads each sample to the longest one. A TPU multiplies padding as fast as it multiplies text.
+#
+# **Predict:** which share of the work is useful when samples of very different lengths are padded to the maximum?
+
+# %%
+from labkit import plots
+from labkit.data import pipeline as feeding
+
+ways = {}
+for packing in ("pad", "bucket", "pack"):
+    feed = feeding.pipeline(examples, base.tokenizer, seq_len=seq_len, batch_size=batch_size, packing=packing)
+    ways[packing] = feed.stats
+    print(feed.stats)
+assert ways["pack"].useful_share > 0.9 > ways["pad"].useful_share
+
+# %% [markdown]
+# Packing puts several samples into one row. Three things keep them apart: positions start anew in each sample, the
+# attention mask is block-diagonal, and the first token of a sample is nobody's target. A test of labkit shows that a
+# packed sample has the loss that it has alone.
+
+# %%
+plots.bars(
+    f"Packing makes {ways['pack'].useful_share:.0%} of the work useful, padding {ways['pad'].useful_share:.0%}",
+    list(ways),
+    {"useful": [100 * w.useful_share for w in ways.values()]},
+    x="how rows are filled",
+    y="useful tokens (% of all)",
+)
+
+# %%
+lora_4 = exercises.get("lora_4")
+lora_4
+
+# %% [markdown]
+# Replace the dots:
+
+
+# %%
+def pack(lengths, window):
+    ...
+
+
+lora_4.check(pack)
