@@ -6,6 +6,7 @@ import contextvars
 import dataclasses
 import functools
 import math
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from tunix.models.llama3 import model as llama3
 
-_ROPE: contextvars.ContextVar[Any] = contextvars.ContextVar("labkit_llama3_rope")
+_ROPE: contextvars.ContextVar[Any] = contextvars.ContextVar("labkit_rope")
 
 
 class RopeScaling(NamedTuple):
@@ -32,16 +33,17 @@ class Llama3Config(llama3.ModelConfig):
     rope_scaling: RopeScaling | None = None
 
 
-def repair_llama3_rope() -> None:
-    """Make Tunix's Llama 3 rotate by its config.
+def repair_rope(family: ModuleType) -> None:
+    """Make Tunix's Llama 3 or Qwen 3 module rotate by its config.
 
-    google-tunix 0.1.7: `Attention.block` calls `apply_rope` without `rope_theta`, so every model rotates with theta
-    1,000,000, and the frequency scaling of Llama 3.1 is missing. Logits of a model with theta 500,000 are off by
-    several units. The block's config is handed to `apply_rope` through a context variable. Calling it again is free.
+    google-tunix 0.1.7: `Attention.block` of both calls `apply_rope` without `rope_theta`, so every model rotates with
+    theta 1,000,000, and the frequency scaling of Llama 3.1 is missing. Logits of a model with another theta are off
+    by several units (tests/test_models.py). The block's config is handed to `apply_rope` through a context variable.
+    Calling it again is free.
     """
-    if llama3.apply_rope is _apply_rope:
+    if family.apply_rope is _apply_rope:
         return
-    block = llama3.Attention.block
+    block = family.Attention.block
 
     @functools.wraps(block)
     def block_with_rope(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -51,11 +53,11 @@ def repair_llama3_rope() -> None:
         finally:
             _ROPE.reset(token)
 
-    llama3.Attention.block = block_with_rope
-    llama3.apply_rope = _apply_rope
+    family.Attention.block = block_with_rope
+    family.apply_rope = _apply_rope
 
 
-def llama3_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> np.ndarray:
+def rope_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> np.ndarray:
     """Rotation per position, [head_dim / 2], float32: theta**(-2i/d), stretched at long wavelengths by `scaling`.
 
     Wavelengths over original / low_freq_factor are divided by `factor`, those under original / high_freq_factor are
@@ -77,7 +79,7 @@ def _apply_rope(
     rope_theta: float | None = None,
 ) -> Float[Array, "B T N H"]:
     config = _ROPE.get()
-    frequencies = llama3_frequencies(head_dim, rope_theta or config.rope_theta, getattr(config, "rope_scaling", None))
+    frequencies = rope_frequencies(head_dim, rope_theta or config.rope_theta, getattr(config, "rope_scaling", None))
     angles = positions[..., None, None] * jnp.asarray(frequencies)
     sin, cos = jnp.sin(angles), jnp.cos(angles)
     first, second = jnp.split(inputs, 2, axis=-1)

@@ -20,12 +20,13 @@ from labkit.errors import LabError, nearest
 from labkit.models.spec import ModelSpec
 
 _MODEL_CLASSES = {"gemma3": gemma3.Gemma3, "gemma4": gemma4.Gemma4, "llama3": llama3.Llama3, "qwen3": qwen3.Qwen3}
+_IGNORE_ROPE_THETA = {"llama3": llama3, "qwen3": qwen3}
 
 
 def model_class(spec: ModelSpec) -> type[nnx.Module]:
     """The Tunix class of the spec's family."""
-    if spec.family == "llama3":
-        compat.repair_llama3_rope()
+    if spec.family in _IGNORE_ROPE_THETA:
+        compat.repair_rope(_IGNORE_ROPE_THETA[spec.family])
     return _MODEL_CLASSES[spec.family]
 
 

@@ -36,6 +36,7 @@ def locate(name_or_directory: str | os.PathLike[str]) -> tuple[Path, ModelSpec |
 
 
 def _snapshot(spec: ModelSpec, hub_id: str) -> Path:
+    import httpx
     import huggingface_hub
     from huggingface_hub import errors
 
@@ -49,7 +50,13 @@ def _snapshot(spec: ModelSpec, hub_id: str) -> Path:
         raise LabError(f"{hub_id} is gated: {spec.licence} licence.", hint=_how_to_unlock(hub_id)) from error
     except errors.RepositoryNotFoundError as error:
         raise LabError(f"{hub_id} was not found, or needs a login.", hint=_how_to_unlock(hub_id)) from error
-    except (errors.HfHubHTTPError, errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, OSError) as error:
+    except (
+        errors.HfHubHTTPError,
+        errors.OfflineModeIsEnabled,
+        errors.LocalEntryNotFoundError,
+        httpx.HTTPError,
+        OSError,
+    ) as error:
         raise LabError(
             f"{hub_id} is not in the Hugging Face cache and could not be downloaded ({type(error).__name__}).",
             hint=f"Go online and run `hf download {hub_id}`, unset HF_HUB_OFFLINE, or pass a local directory; "
