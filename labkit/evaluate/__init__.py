@@ -1,0 +1,1 @@
+"""What a model's answers are worth: generation, the judge in its sandbox, pass@k."""

@@ -1,0 +1,211 @@
+"""Text from a model through Tunix's `Sampler`: batched, with a KV cache, and the same whatever the batch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, UInt32
+from tunix.generate.sampler import CacheConfig, Sampler
+
+from labkit.errors import LabError
+
+TURN_ENDS = ("<turn|>", "<end_of_turn>", "<|im_end|>", "<|eot_id|>")
+_BUCKET = 64  # prompt lengths are rounded up to a multiple: few shapes, so few compilations
+
+
+@dataclasses.dataclass(frozen=True)
+class Completion:
+    """What a model wrote: `text` without special tokens, `tokens` the number generated, `stopped` whether it ended."""
+
+    text: str
+    tokens: int
+    stopped: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawing:
+    """How the next token is chosen: greedily at temperature 0; else drawn from the `top_k` likeliest that hold `top_p`.
+
+    `top_k` 0 and `top_p` 1 keep all tokens.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+
+def generate(
+    model: nnx.Module,
+    tokenizer: Any,
+    prompts: Sequence[str],
+    *,
+    max_new_tokens: int = 256,
+    temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    batch_size: int = 64,
+    progress: Callable[[int], object] = lambda done: None,
+) -> list[Completion]:
+    """Complete prompts; the order of the results is that of the prompts, and they do not depend on it.
+
+    A prompt's draws depend on `seed` and its place among equal prompts only, so that repeating a prompt gives
+    independent samples.
+
+    Args:
+        model: a Tunix model.
+        tokenizer: its Transformers tokenizer.
+        prompts: whole texts, chat template applied; the begin token is added where it is missing.
+        max_new_tokens: most tokens to generate for each.
+        temperature: 0 is greedy.
+        top_k: draw among so many likeliest tokens; 0 is all.
+        top_p: draw among the likeliest tokens that hold this share of the probability.
+        seed: of the draws.
+        batch_size: prompts at a time.
+        progress: called with the number of prompts just done.
+
+    Raises:
+        LabError: an empty prompt, or a prompt and answer longer than the model's window.
+    """
+    if not prompts:
+        return []
+    adapter = _Adapter(tokenizer)
+    lengths = [_length(adapter, prompt, tokenizer, max_new_tokens) for prompt in prompts]
+    sampler = _sampler(model, adapter, max(map(_padded, lengths)) + max_new_tokens, Drawing(temperature, top_k, top_p))
+    keys = _keys(prompts, seed)
+    size = min(batch_size, 1 << (len(prompts) - 1).bit_length())
+    results: dict[int, Completion] = {}
+    for batch in _batches(prompts, lengths, size):
+        rows = [batch[i % len(batch)] for i in range(size)]  # filled up with copies, which take no extra steps
+        output = sampler(
+            [prompts[i] for i in rows],
+            max_generation_steps=max_new_tokens,
+            max_prompt_length=_padded(max(lengths[i] for i in rows)),
+            eos_tokens=stop_ids(tokenizer),
+            temperature=temperature,
+            seed=keys[jnp.asarray(rows)],
+        )
+        texts = tokenizer.batch_decode([np.asarray(t) for t in output.tokens], skip_special_tokens=True)
+        for i, text, ids in zip(batch, texts, output.tokens, strict=False):
+            results[i] = Completion(text, len(ids), len(ids) < max_new_tokens)
+        progress(len(batch))
+    return [results[i] for i in range(len(prompts))]
+
+
+def stop_ids(tokenizer: Any) -> list[int]:
+    """The tokens that end an answer: end of text, and the end of a turn in the chat formats that the tokenizer knows."""
+    known = tokenizer.get_vocab()
+    ids = [known[token] for token in TURN_ENDS if token in known]
+    if tokenizer.eos_token_id is not None:
+        ids.append(tokenizer.eos_token_id)
+    if not ids:
+        raise LabError("The tokenizer has no token that ends an answer.", hint="Set its eos_token.")
+    return sorted(set(ids))
+
+
+class _Adapter:
+    """A Transformers tokenizer as Tunix's `Sampler` wants it: no special tokens but those in the prompt's text."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def encode(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def decode(self, ids: list[int]) -> str:
+        return ""  # `generate` decodes whole batches itself, without the special tokens
+
+    def bos_id(self) -> int | None:
+        return self._tokenizer.bos_token_id
+
+    def eos_id(self) -> int:
+        return self._tokenizer.eos_token_id
+
+    def pad_id(self) -> int:
+        pad = self._tokenizer.pad_token_id
+        return self._tokenizer.eos_token_id if pad is None else pad
+
+
+class _Draw(Sampler):
+    """Tunix's `Sampler` with a random stream for each row, so that a draw does not depend on the rest of the batch.
+
+    Tunix draws a whole batch from one key. Here `seed` holds a key a row, and a draw is an argmax of the filtered
+    logits plus Gumbel noise (Gumbel 1954), which Tunix's greedy path then takes.
+    """
+
+    def __init__(self, *arguments: Any, drawing: Drawing) -> None:
+        super().__init__(*arguments)
+        self._drawing = drawing
+
+    def _sample(self, logits: Any, eos: Any, cache: Any, sampler_state: Any) -> Any:
+        if self._drawing.temperature > 0:
+            noisy = _perturbed(logits[:, -1], sampler_state.seed, sampler_state.decoding_step, self._drawing)
+            logits = noisy[:, None]
+        return super()._sample(logits, eos, cache, sampler_state)
+
+
+def _perturbed(
+    logits: Float[Array, "B V"], keys: UInt32[Array, "B 2"], step: Array, drawing: Drawing
+) -> Float[Array, "B V"]:
+    scaled = logits.astype(jnp.float32) / drawing.temperature
+    if drawing.top_k or drawing.top_p < 1.0:
+        kept = min(drawing.top_k or scaled.shape[-1], scaled.shape[-1])
+        best = jax.lax.top_k(scaled, kept)[0]
+        before = jnp.cumsum(jax.nn.softmax(best), axis=-1) - jax.nn.softmax(best)
+        least = jnp.min(jnp.where(before < drawing.top_p, best, jnp.inf), axis=-1, keepdims=True)
+        scaled = jnp.where(scaled >= least, scaled, -jnp.inf)
+    noise = jax.vmap(lambda key: jax.random.gumbel(jax.random.fold_in(key, step), scaled.shape[-1:]))(keys)
+    return scaled + noise
+
+
+def _sampler(model: nnx.Module, adapter: _Adapter, cache_size: int, drawing: Drawing) -> _Draw:
+    """A sampler with a cache of that many positions; the sizes beside are used by models without their own cache."""
+    config: Any = model.config
+    sizes = CacheConfig(cache_size, config.num_layers, config.num_kv_heads, config.head_dim)
+    return _Draw(model, adapter, sizes, drawing=drawing)
+
+
+def _keys(prompts: Sequence[str], seed: int) -> UInt32[Array, "N 2"]:
+    """A key for each prompt: of the seed, the prompt's text, and how many equal prompts came before."""
+    import zlib
+
+    seen: dict[str, int] = {}
+    counts = []
+    for prompt in prompts:
+        seen[prompt] = seen.get(prompt, -1) + 1
+        counts.append((zlib.crc32(prompt.encode()), seen[prompt]))
+    words = jnp.asarray(np.array(counts, dtype=np.uint32))
+    root = jax.random.PRNGKey(seed)
+    return jax.vmap(lambda w: jax.random.fold_in(jax.random.fold_in(root, w[0]), w[1]))(words)
+
+
+def _length(adapter: _Adapter, prompt: str, tokenizer: Any, max_new_tokens: int) -> int:
+    length = len(adapter.encode(prompt)) + (1 if adapter.bos_id() is not None else 0)
+    window = tokenizer.model_max_length or 0
+    if not prompt:
+        raise LabError("A prompt is empty.", hint="Give at least one character.")
+    if 0 < window < length + max_new_tokens:
+        raise LabError(
+            f"A prompt of {length} tokens and an answer of {max_new_tokens} do not fit the window of {window}: "
+            f"{prompt[:60]!r}.",
+            hint="Lower max_new_tokens, or shorten the prompt.",
+        )
+    return length
+
+
+def _padded(length: int) -> int:
+    return -(-length // _BUCKET) * _BUCKET
+
+
+def _batches(prompts: Sequence[str], lengths: Sequence[int], size: int) -> Iterator[list[int]]:
+    """Indices by prompt length, each batch within one padded length, so that it alone decides a prompt's arithmetic."""
+    order = sorted(range(len(prompts)), key=lambda i: (lengths[i], prompts[i], i))
+    for padded in sorted({_padded(n) for n in lengths}):
+        members = [i for i in order if _padded(lengths[i]) == padded]
+        yield from (members[i : i + size] for i in range(0, len(members), size))
