@@ -11,10 +11,10 @@ from labkit.errors import LabError
 from labkit.records import Record
 
 _TOKEN = re.compile(
-    r"(?P<comment>//[^\n]*|/\*.*?\*/)"
-    r'|(?P<string>"[^"\n]*")'
+    r"(?P<word>[`$]?[A-Za-z_][\w$]*)"
     r"|(?P<number>(?:\d[\d_]*\s*)?'[sS]?[bBdDhHoO]\s*[0-9a-fA-FxXzZ?_]+|\d[\d_.]*)"
-    r"|(?P<word>[`$]?[A-Za-z_][\w$]*)"
+    r"|(?P<comment>//[^\n]*|/\*.*?\*/)"
+    r'|(?P<string>"[^"\n]*")'
     r"|(?P<sign>\S)",
     re.DOTALL,
 )

@@ -1,16 +1,19 @@
 """Specification to Verilog: families of problems, the generator, testbenches and pretraining documents."""
 
 from labkit.data.decontaminate import Contamination, decontaminate, normal_form
-from labkit.data.verilog import (  # importing a module registers its families
+from labkit.data.verilog import (  # noqa: F401 (importing a module registers its families)
     arithmetic,
     coding,
-    combinational,
+    comparison,
     counters,
     detectors,
+    formats,
     fsm,
+    gates,
     memories,
-    numbers,
+    operations,
     periodic,
+    selection,
     sequential,
     streams,
     timing,

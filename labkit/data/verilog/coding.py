@@ -1,182 +1,23 @@
-"""Families of codes without state: encoders, counting bits, parity, Gray, BCD, thermometer and display codes."""
+"""Families of codes without state: counting bits, parity, Gray, one-hot, thermometer and display codes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import combinations
 from random import Random
 from typing import Any
 
-from labkit.data.verilog.combinational import WIDTHS
 from labkit.data.verilog.design import Combinational, Family, Inputs, Model, Names, Params, Port, inp, out, register
-from labkit.data.verilog.gated import WORD, Gated, enable_ports, enabled, gate, gate_says
-
-REQUESTS = ("req", "lines", "in", "d", "irq", "requests", "vec")
-NUMBER = ("pos", "idx", "code", "num", "index", "y")
-COUNT = ("cnt", "count", "n_out", "num", "total", "y")
-VALID = ("valid", "any", "found", "v", "hit")
-
-
-def ones(word: int) -> int:
-    """How many bits are set."""
-    return f"{word:b}".count("1")
-
-
-def _one_hot_words(width: int, role: str) -> list[dict[str, int]]:
-    return [{role: word} for word in (0, *(1 << i for i in range(width)))][:24]
-
-
-@register
-class Encoder(Family):
-    """One-hot to binary, with an answer for what is not one-hot."""
-
-    name = "encoder"
-    modules = ("encoder", "enc", "onehot2bin", "bin_encoder", "line_encoder", "encode", "enc_unit")
-
-    def sample(self, rng: Random) -> dict[str, Any]:
-        width = rng.choice((2, 3, 4, 4, 5))
-        valid = rng.choice(("none", "high", "low"))
-        return {"width": width, "down": rng.randint(0, 1), "valid": valid, "default": rng.choice((0, 0, 1, 3))}
-
-    def ports(self, p: Params) -> list[Port]:
-        ports = [inp("d", p.width, *REQUESTS), out("y", 3 if p.width == 5 else 2, *NUMBER, reg=True)]
-        pool = VALID if p.valid == "high" else ("bad", "error", "invalid", "fault")
-        return ports + ([] if p.valid == "none" else [out("v", 1, *pool)])
-
-    def says(self, p: Params, n: Names) -> list[str]:
-        order = f"counted from bit {p.width - 1} down" if p.down else "counted from bit 0 up"
-        word = {"none": "", "high": "any", "low": "no"}[p.valid]
-        tail = f" {n.v} is 1 if {word} bit of {n.d} is set." if word else ""
-        rest = p.default
-        return [
-            f"Encode {n.d}: if exactly one bit is set, {n.y} is its number, {order}; otherwise {n.y} is {rest}.{tail}",
-            f"{n.y} is the number of the single bit set in {n.d}, {order}. For any other {n.d} it is {rest}.{tail}",
-            f"One-hot to binary: {n.d} has one bit set and {n.y} says which, {order}. All other codes give {rest}.{tail}",
-            f"When {n.d} is one-hot, {n.y} shows the place of the bit, {order}, else {rest}.{tail}",
-            f"The place of the only 1 in {n.d} ({order}) goes to {n.y}; a word that is not one-hot gives {rest}.{tail}",
-        ]
-
-    def body(self, p: Params, n: Names) -> str:
-        w = p.width
-        lines = "".join(f"      {w}'d{1 << (w - 1 - i if p.down else i)}: {n.y} = {i};\n" for i in range(w))
-        flag = {"none": "", "high": "|", "low": "~|"}[p.valid]
-        valid = f"  assign {n.v} = {flag}{n.d};\n" if flag else ""
-        return f"  always @*\n    case ({n.d})\n{lines}      default: {n.y} = {p.default};\n    endcase\n{valid}"
-
-    def model(self, p: Params) -> Model:
-        def encode(x: Inputs) -> dict[str, int]:
-            place = x.d.bit_length() - 1
-            place = p.width - 1 - place if p.down else place
-            return {"y": place if ones(x.d) == 1 else p.default, "v": int((x.d > 0) == (p.valid == "high"))}
-
-        return Combinational(encode)
-
-
-@register
-class PriorityEncoder(Family):
-    """The number of the first or last set bit."""
-
-    name = "priority_encoder"
-    modules = ("priority_encoder", "prio_enc", "first_one", "penc", "priority_enc", "irq_encoder", "find_one")
-
-    def sample(self, rng: Random) -> dict[str, Any]:
-        return {
-            "width": rng.choice((3, 4, 5, 6, 7, 8, 10, 12, 16)),
-            "low": rng.randint(0, 1),
-            "zeros": rng.randint(0, 1),
-            "valid": rng.choice(("none", "high", "low")),
-        }
-
-    def ports(self, p: Params) -> list[Port]:
-        ports = [inp("d", p.width, *REQUESTS), out("y", (p.width - 1).bit_length(), *NUMBER, reg=True)]
-        pool = VALID if p.valid == "high" else ("nothing", "idle", "no_hit", "missing")
-        return ports + ([] if p.valid == "none" else [out("v", 1, *pool)])
-
-    def says(self, p: Params, n: Names) -> list[str]:
-        end, way = ("lowest", "least") if p.low else ("highest", "most")
-        bit, none = ("0", f"{n.d} has no 0") if p.zeros else ("1", f"{n.d} has no 1")
-        tail = ""
-        if p.valid != "none":
-            tail = f" {n.v} is {1 if p.valid == 'low' else 0} if {none}, else {0 if p.valid == 'low' else 1}."
-        return [
-            f"{n.y} is the index of the {end} bit of {n.d} that is {bit}; it is 0 if {none}.{tail}",
-            f"Find the {end} {bit} in {n.d} and put its index on {n.y}, 0 if there is none.{tail}",
-            f"A priority encoder: among the bits of {n.d} that are {bit} the {end} index wins and goes to {n.y}. If {none}, {n.y} is 0.{tail}",
-            f"Output on {n.y} the number of the {end} {bit} bit of {n.d}. Without such a bit {n.y} is 0.{tail}",
-            f"The {way} significant {bit} of {n.d} has priority: {n.y} is its index, or 0 when {none}.{tail}",
-        ]
-
-    def body(self, p: Params, n: Names) -> str:
-        last, test = p.width - 1, f"{'!' if p.zeros else ''}{n.d}[i]"
-        loop = f"i = {last}; i >= 0; i = i - 1" if p.low else f"i = 0; i < {p.width}; i = i + 1"
-        flag = {"none": "", "high": "~&" if p.zeros else "|", "low": "&" if p.zeros else "~|"}[p.valid]
-        valid = f"  assign {n.v} = {flag}{n.d};\n" if flag else ""
-        return (
-            f"  integer i;\n  always @* begin\n    {n.y} = 0;\n    for ({loop})\n"
-            f"      if ({test}) {n.y} = i;\n  end\n{valid}"
-        )
-
-    def model(self, p: Params) -> Model:
-        def encode(x: Inputs) -> dict[str, int]:
-            places = [i for i in range(p.width) if (x.d >> i & 1) != p.zeros]
-            place = (min(places) if p.low else max(places)) if places else 0
-            return {"y": place, "v": int(bool(places) == (p.valid == "high"))}
-
-        return Combinational(encode)
-
-    def stimuli(self, p: Params, rng: Random) -> list[dict[str, int]]:
-        full = (1 << p.width) - 1
-        words = _one_hot_words(p.width, "d")
-        return [{"d": w["d"] ^ full} for w in words] if p.zeros else words
-
-
-TRICKS: dict[str, tuple[str, str, Callable[[int, int], int]]] = {
-    "isolate": ("{d} & -{d}", "only the lowest 1 of {d} kept", lambda d, w: d & ~(d - 1)),
-    "clear": ("{d} & ({d} - 1)", "{d} with its lowest 1 cleared", lambda d, w: d - (d & ~(d - 1))),
-    "set": ("{d} | ({d} + 1)", "{d} with its lowest 0 set to 1", lambda d, w: d + ((d + 1) & ~d)),
-    "zero": ("~{d} & ({d} + 1)", "a 1 only at the place of the lowest 0 of {d}", lambda d, w: (d + 1) & ~d),
-    "below": ("~{d} & ({d} - 1)", "ones below the lowest 1 of {d} and zeros elsewhere", lambda d, w: (d & -d) - 1),
-    "upto": ("{d} ^ ({d} - 1)", "ones up to and including the lowest 1 of {d}", lambda d, w: 2 * (d & -d) - 1),
-    "edges": ("{d} ^ ({d} >> 1)", "each bit of {d} XOR the bit above it", lambda d, w: d ^ d // 2),
-    "pairs": ("{d} & ({d} >> 1)", "each bit of {d} AND the bit above it", lambda d, w: d & d // 2),
-    "spread": ("{d} | ({d} << 1)", "each bit of {d} OR the bit below it", lambda d, w: d | d * 2),
-}
-
-
-@register
-class BitTrick(Gated):
-    """The lowest bits and neighbours of a word, by one expression."""
-
-    name = "bit_trick"
-    modules = ("bit_trick", "lowest_bit", "bit_tool", "neighbour", "low_bit", "grant_low", "bit_twiddle")
-
-    def draw(self, rng: Random) -> dict[str, Any]:
-        return {"width": rng.choice(WIDTHS[1:]), "op": rng.choice(tuple(TRICKS)), "invert": int(rng.random() < 0.3)}
-
-    def inputs(self, p: Params) -> list[Port]:
-        return [inp("d", p.width, *WORD)]
-
-    def tells(self, p: Params, n: Names) -> list[str]:
-        what = TRICKS[p.op][1].format(d=n.d)
-        note = ", all bits inverted" if p.invert else ""
-        return [
-            f"{n.y} is {what}{note}.",
-            f"Compute {what}{note}; the result goes to {n.y}.",
-            f"The output {n.y} shows {what}{note}.",
-            f"From {n.d} make {n.y}: {what}{note}.",
-            f"Drive {n.y} with {what}{note}.",
-        ]
-
-    def expression(self, p: Params, n: Names) -> str:
-        inner = TRICKS[p.op][0].format(d=n.d)
-        return f"~({inner})" if p.invert else inner
-
-    def value(self, p: Params, x: Inputs) -> int:
-        result = TRICKS[p.op][2](x.d, p.width)
-        return ~result if p.invert else result
-
-    def stimuli(self, p: Params, rng: Random) -> list[dict[str, int]]:
-        return [{"d": 1 << i} for i in range(p.width)][:12] + [{"d": (1 << i) - 1} for i in range(p.width)][:12]
+from labkit.data.verilog.gated import (
+    COUNT,
+    WIDTHS,
+    WORD,
+    Gated,
+    enable_ports,
+    enabled,
+    gate,
+    gate_says,
+    one_hot_words,
+    ones,
+)
 
 
 @register
@@ -277,7 +118,7 @@ class LeadingCount(Family):
         return Combinational(run)
 
     def stimuli(self, p: Params, rng: Random) -> list[dict[str, int]]:
-        full, words = (1 << p.width) - 1, _one_hot_words(p.width, "d")
+        full, words = (1 << p.width) - 1, one_hot_words(p.width, "d")
         return [{"d": w["d"] ^ full} for w in words] if p.ones else words
 
 
@@ -476,58 +317,6 @@ class SevenSegment(Family):
 
 
 @register
-class Majority(Gated):
-    """At least, exactly or fewer than some of three or four inputs agree."""
-
-    name = "majority"
-    modules = ("majority", "voter", "vote", "maj3", "quorum", "tally", "two_of_three")
-    results = ("y", "vote", "maj", "result", "out", "agree")
-
-    def draw(self, rng: Random) -> dict[str, Any]:
-        n = rng.choice((3, 3, 4))
-        return {
-            "inputs": n,
-            "need": rng.randint(2, n - 1),
-            "invert": rng.randint(0, 1),
-            "width": rng.choice((1, 1, 2, 4, 8)),
-            "zeros": rng.randint(0, 1),
-        }
-
-    def inputs(self, p: Params) -> list[Port]:
-        pools = (("a", "x", "v0", "in0"), ("b", "w", "v1", "in1"), ("c", "z_in", "v2", "in2"), ("d", "u", "v3", "in3"))
-        return [inp(pool[0], p.width, *pool) for pool in pools[: p.inputs]]
-
-    def _names(self, p: Params, n: Names) -> list[str]:
-        return [getattr(n, role) for role in "abcd"[: p.inputs]]
-
-    def tells(self, p: Params, n: Names) -> list[str]:
-        names = self._names(p, n)
-        every = f"{', '.join(names[:-1])} and {names[-1]}"
-        yes, bit, each = ("0" if p.invert else "1"), ("0" if p.zeros else "1"), ""
-        if p.width > 1:
-            each = " This holds for every bit place."
-        return [
-            f"{n.y} is {yes} when at least {p.need} of {every} are {bit}.{each}",
-            f"If {p.need} or more of {every} are {bit}, {n.y} is {yes}, otherwise the opposite.{each}",
-            f"Of the inputs {every}, {p.need} at {bit} suffice to make {n.y} {yes}.{each}",
-            f"A vote among {every}: {n.y} becomes {yes} with {p.need} or more inputs at {bit}.{each}",
-            f"{n.y} goes to {yes} exactly if {bit} occurs at least {p.need} times among {every}.{each}",
-        ]
-
-    def expression(self, p: Params, n: Names) -> str:
-        names = [f"{'~' if p.zeros else ''}{name}" for name in self._names(p, n)]
-        joined = " | ".join(" & ".join(group) for group in combinations(names, p.need))
-        return f"~({joined})" if p.invert else joined
-
-    def value(self, p: Params, x: Inputs) -> int:
-        result = 0
-        for place in range(p.width):
-            votes = sum((getattr(x, role) >> place & 1) != p.zeros for role in "abcd"[: p.inputs])
-            result |= (votes >= p.need) << place
-        return ~result if p.invert else result
-
-
-@register
 class OneHotCheck(Family):
     """Which of the statements 'none', 'one', 'many' hold for the set bits of a word."""
 
@@ -568,7 +357,7 @@ class OneHotCheck(Family):
         return Combinational(check)
 
     def stimuli(self, p: Params, rng: Random) -> list[dict[str, int]]:
-        return [*_one_hot_words(p.width, "d"), *({"d": 1 << i | 1} for i in range(1, p.width))][:36]
+        return [*one_hot_words(p.width, "d"), *({"d": 1 << i | 1} for i in range(1, p.width))][:36]
 
 
 @register

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from random import Random
 from typing import Any
 
@@ -14,6 +15,23 @@ WORD = ("a", "x", "din", "data", "value", "word", "in_data", "vec", "src")
 RESULT = ("y", "out", "result", "dout", "q", "res", "f", "z")
 AMOUNT = ("sh", "amt", "shift", "amount", "n", "dist")
 SELECT = ("sel", "s", "select", "pick", "choice", "which")
+
+WIDTHS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)
+GATES = {"and": "&", "or": "|", "xor": "^"}
+INPUTS = ("a", "b", "c", "d")
+POOLS = (
+    ("a", "x", "in0", "p", "first"),
+    ("b", "y_in", "in1", "q_in", "second"),
+    ("c", "z_in", "in2", "r", "third"),
+    ("d", "w", "in3", "u", "fourth"),
+)  # of the inputs a, b, c, d
+CARRY_IN = ("cin", "carry_in", "ci", "c_in")
+CARRY_OUT = ("cout", "carry_out", "co", "c_out")
+SUM = ("sum", "s", "y", "total", "result", "out")
+REQUESTS = ("req", "lines", "in", "d", "irq", "requests", "vec")
+NUMBER = ("pos", "idx", "code", "num", "index", "y")
+COUNT = ("cnt", "count", "n_out", "num", "total", "y")
+VALID = ("valid", "any", "found", "v", "hit")
 
 
 def enable_ports(p: Params) -> list[Port]:
@@ -102,3 +120,46 @@ class Gated(Family):
 def signed(value: int, width: int) -> int:
     """The two's complement reading of an unsigned word."""
     return value - (1 << width) if value >> (width - 1) else value
+
+
+def bits(width: int) -> str:
+    """`"1 bit"` or `"8 bits"`."""
+    return "1 bit" if width == 1 else f"{width} bits"
+
+
+def listed(names: list[str]) -> str:
+    """`"a, b and c"`."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def bitwise(op: str, words: list[int]) -> int:
+    return reduce({"and": int.__and__, "or": int.__or__, "xor": int.__xor__}[op], words)
+
+
+def two(width: int) -> list[Port]:
+    """Two operands `a` and `b`."""
+    return [inp("a", width, *WORD_A), inp("b", width, *WORD_B)]
+
+
+def kind(p: Params) -> str:
+    """`"signed"` or `"unsigned"`."""
+    return "signed" if p.signed else "unsigned"
+
+
+def cast(p: Params, name: str) -> str:
+    """The name, read as a signed number if the design is signed."""
+    return f"$signed({name})" if p.signed else name
+
+
+def read(p: Params, word: int) -> int:
+    """The number that a word of the design's width means."""
+    return signed(word, p.width) if p.signed else word
+
+
+def ones(word: int) -> int:
+    """How many bits are set."""
+    return f"{word:b}".count("1")
+
+
+def one_hot_words(width: int, role: str) -> list[dict[str, int]]:
+    return [{role: word} for word in (0, *(1 << i for i in range(width)))][:24]

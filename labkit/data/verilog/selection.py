@@ -1,179 +1,28 @@
-"""Families without state: gates, selection, decoding and rearranging of bits."""
+"""Families that choose without state: multiplexers, decoders, encoders, single bits."""
 
 from __future__ import annotations
 
-from functools import reduce
 from random import Random
 from typing import Any
 
 from labkit.data.verilog.design import Combinational, Family, Inputs, Model, Names, Params, Port, inp, out, register
 from labkit.data.verilog.gated import (
+    INPUTS,
+    NUMBER,
+    POOLS,
+    REQUESTS,
     RESULT,
     SELECT,
+    VALID,
+    WIDTHS,
     WORD,
     WORD_A,
     WORD_B,
     Gated,
+    listed,
+    one_hot_words,
+    ones,
 )
-
-WIDTHS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)
-GATES = {"and": "&", "or": "|", "xor": "^"}
-INPUTS = ("a", "b", "c", "d")
-POOLS = (("a", "x", "in0", "p", "first"), ("b", "y_in", "in1", "q_in", "second"), ("c", "z_in", "in2", "r", "third"))
-POOLS = (*POOLS, ("d", "w", "in3", "u", "fourth"))
-
-
-def bits(width: int) -> str:
-    """`"1 bit"` or `"8 bits"`."""
-    return "1 bit" if width == 1 else f"{width} bits"
-
-
-def listed(names: list[str]) -> str:
-    """`"a, b and c"`."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _bitwise(op: str, words: list[int]) -> int:
-    return reduce({"and": int.__and__, "or": int.__or__, "xor": int.__xor__}[op], words)
-
-
-@register
-class Gates(Gated):
-    """One gate on two to four words, with an inverted output or an inverted input."""
-
-    name = "gates"
-    modules = ("gate", "logic_unit", "bitwise", "gates", "bit_logic", "wide_gate", "combine")
-
-    def draw(self, rng: Random) -> dict[str, Any]:
-        n = rng.choice((2, 2, 3, 4))
-        return {
-            "op": rng.choice(tuple(GATES)),
-            "inputs": n,
-            "invert": rng.choice(("none", "output", "input")),
-            "which": rng.randrange(n),
-            "width": rng.choice((1, *WIDTHS)),
-        }
-
-    def inputs(self, p: Params) -> list[Port]:
-        return [inp(role, p.width, *pool) for role, pool in zip(INPUTS, POOLS, strict=True)][: p.inputs]
-
-    def _words(self, p: Params, n: Names) -> list[str]:
-        return [getattr(n, role) for role in INPUTS[: p.inputs]]
-
-    def tells(self, p: Params, n: Names) -> list[str]:
-        names = self._words(p, n)
-        every, odd = listed(names), names[p.which]
-        op = {"and": "AND", "or": "OR", "xor": "XOR"}[p.op]
-        if p.invert == "output":
-            op = {"and": "NAND", "or": "NOR", "xor": "XNOR"}[p.op]
-        turned = p.invert == "input"
-        return [
-            f"{n.y} is the bitwise {op} of {every}{f', where {odd} is inverted first' if turned else ''}.",
-            f"Combine {every} with a bitwise {op} to get {n.y}{f'; use the complement of {odd}' if turned else ''}.",
-            f"Each bit of {n.y} is the {op} of the same bits of {every}{f', with {odd} negated' if turned else ''}.",
-            f"Compute {op} of {every} bit by bit into {n.y}{f', after inverting {odd}' if turned else ''}.",
-            f"The output {n.y} carries {every} joined by {op} gates{f', {odd} through an inverter' if turned else ''}.",
-        ]
-
-    def expression(self, p: Params, n: Names) -> str:
-        names = self._words(p, n)
-        if p.invert == "input":
-            names[p.which] = f"~{names[p.which]}"
-        joined = f" {GATES[p.op]} ".join(names)
-        return f"~({joined})" if p.invert == "output" else joined
-
-    def value(self, p: Params, x: Inputs) -> int:
-        words = [getattr(x, role) for role in INPUTS[: p.inputs]]
-        if p.invert == "input":
-            words[p.which] = ~words[p.which]
-        result = _bitwise(p.op, words)
-        return ~result if p.invert == "output" else result
-
-
-@register
-class GateChain(Gated):
-    """Two different gates in a row."""
-
-    name = "gate_chain"
-    modules = ("gate_chain", "two_gates", "logic_chain", "and_or", "gate_pair", "logic_mix")
-
-    def draw(self, rng: Random) -> dict[str, Any]:
-        first, second = rng.sample(tuple(GATES), 2)
-        return {"first": first, "second": second, "invert": rng.randint(0, 1), "width": rng.choice((1, *WIDTHS))}
-
-    def inputs(self, p: Params) -> list[Port]:
-        return [inp(role, p.width, *pool) for role, pool in zip(INPUTS[:3], POOLS[:3], strict=True)]
-
-    def tells(self, p: Params, n: Names) -> list[str]:
-        one, two = p.first.upper(), p.second.upper()
-        end = " and then inverted" if p.invert else ""
-        return [
-            f"{n.a} and {n.b} are combined by a bitwise {one}; the result is combined with {n.c} by {two}{end}, giving {n.y}.",
-            f"First {one} {n.a} with {n.b}, then {two} that with {n.c}{end}; the result is {n.y}.",
-            f"{n.y} is the {two} of {n.c} and ({n.a} {one} {n.b}){end}, bit by bit.",
-            f"A {one} gate takes {n.a} and {n.b}. A {two} gate takes its output and {n.c}{end}. It drives {n.y}.",
-            f"Output {n.y}: ({n.a} {one} {n.b}) {two} {n.c}{end}, for every bit.",
-        ]
-
-    def expression(self, p: Params, n: Names) -> str:
-        inner = f"({n.a} {GATES[p.first]} {n.b}) {GATES[p.second]} {n.c}"
-        return f"~({inner})" if p.invert else inner
-
-    def value(self, p: Params, x: Inputs) -> int:
-        result = _bitwise(p.second, [_bitwise(p.first, [x.a, x.b]), x.c])
-        return ~result if p.invert else result
-
-
-REDUCTIONS = {
-    "all": ("&", "all bits are 1", ("all_ones", "all_set", "is_full", "and_out")),
-    "any": ("|", "at least one bit is 1", ("any_set", "any_one", "nonzero", "or_out")),
-    "odd": ("^", "the number of ones is odd", ("odd", "parity", "xor_out", "odd_ones")),
-    "notall": ("~&", "at least one bit is 0", ("any_zero", "not_full", "nand_out", "has_zero")),
-    "none": ("~|", "all bits are 0", ("is_zero", "all_zero", "nor_out", "empty")),
-    "even": ("~^", "the number of ones is even", ("even", "even_ones", "xnor_out", "balanced")),
-}
-
-
-@register
-class Reduction(Family):
-    """Up to three facts about all bits of a word."""
-
-    name = "reduction"
-    modules = ("reduce", "reduction", "bit_facts", "vector_flags", "word_check", "flags", "reduce_unit")
-
-    def sample(self, rng: Random) -> dict[str, Any]:
-        return {"width": rng.choice(WIDTHS), "flags": rng.sample(tuple(REDUCTIONS), rng.choice((1, 2, 2, 3)))}
-
-    def ports(self, p: Params) -> list[Port]:
-        return [inp("a", p.width, *WORD), *(out(flag, 1, *REDUCTIONS[flag][2]) for flag in p.flags)]
-
-    def says(self, p: Params, n: Names) -> list[str]:
-        facts = [(getattr(n, flag), REDUCTIONS[flag][1], REDUCTIONS[flag][0]) for flag in p.flags]
-        return [
-            " ".join(f"{y} is 1 when {fact} in {n.a}." for y, fact, _ in facts),
-            f"Look at {n.a}. " + " ".join(f"Set {y} if {fact}." for y, fact, _ in facts),
-            f"From the word {n.a}: " + "; ".join(f"{y} tells whether {fact}" for y, fact, _ in facts) + ".",
-            f"For the {p.width} bits of {n.a}, "
-            + ", ".join(f"{y} is high exactly when {fact}" for y, fact, _ in facts)
-            + ".",
-            f"Reduce {n.a}: " + ", ".join(f"{y} goes high if {fact}" for y, fact, _ in facts) + ".",
-        ]
-
-    def body(self, p: Params, n: Names) -> str:
-        return "".join(f"  assign {getattr(n, flag)} = {REDUCTIONS[flag][0]}{n.a};\n" for flag in p.flags)
-
-    def model(self, p: Params) -> Model:
-        def flags(x: Inputs) -> dict[str, int]:
-            ones = f"{x.a:b}".count("1")
-            facts = {"all": ones == p.width, "any": ones > 0, "odd": ones % 2 == 1}
-            facts |= {"notall": not facts["all"], "none": not facts["any"], "even": not facts["odd"]}
-            return {flag: int(facts[flag]) for flag in p.flags}
-
-        return Combinational(flags)
-
-    def stimuli(self, p: Params, rng: Random) -> list[dict[str, int]]:
-        full = (1 << p.width) - 1
-        return [{"a": word} for word in (0, full, full ^ 1, 1, 1 << (p.width - 1), full >> 1)]
 
 
 @register
@@ -384,38 +233,157 @@ class Demux(Family):
 
 
 @register
-class Reverse(Gated):
-    """The bits, or the bytes or nibbles, in the other order."""
+class BitWrite(Gated):
+    """One bit of a word set, cleared, inverted or replaced."""
 
-    name = "reverse"
-    modules = ("reverse", "bit_reverse", "swap", "byte_swap", "flip", "mirror", "endian_swap")
+    name = "bit_write"
+    modules = ("bit_write", "set_bit", "bit_set", "bit_flip", "poke", "bit_change", "one_bit")
 
     def draw(self, rng: Random) -> dict[str, Any]:
-        unit = rng.choice((1, 1, 2, 4, 8))
-        width = unit * rng.choice((2, 3, 4) if unit > 1 else (3, 4, 5, 6, 8))
-        return {"unit": unit, "width": width, "invert": rng.randint(0, 1)}
+        return {
+            "bits": rng.choice((2, 3, 4)),
+            "op": rng.choice(("set", "clear", "flip", "only", "test")),
+            "down": rng.randint(0, 1),
+        }
 
     def inputs(self, p: Params) -> list[Port]:
-        return [inp("a", p.width, *WORD)]
+        return [inp("d", 1 << p.bits, *WORD), inp("i", p.bits, "idx", "index", "place", "num")]
+
+    def width(self, p: Params) -> int:
+        return int(1 << p.bits)
 
     def tells(self, p: Params, n: Names) -> list[str]:
-        unit = {1: "bits", 2: "bit pairs", 4: "nibbles", 8: "bytes"}[p.unit]
-        note = ", and every bit is inverted" if p.invert else ""
+        end = "highest" if p.down else "lowest"
+        what = {"set": "set to 1", "clear": "cleared to 0", "flip": "inverted"}
+        if p.op in what:
+            act = f"{n.d} with bit number {n.i} {what[p.op]}"
+        else:
+            act = f"{n.d} with all bits but number {n.i} {'cleared to 0' if p.op == 'only' else 'set to 1'}"
         return [
-            f"{n.y} holds the {unit} of {n.a} in reverse order{note}.",
-            f"Reverse the order of the {p.width // p.unit} {unit} of {n.a}; the result is {n.y}{note}.",
-            f"Swap the {unit} of {n.a} so that the first becomes the last in {n.y}{note}.",
-            f"The lowest of the {unit} of {n.a} becomes the highest of {n.y}, and so on{note}.",
-            f"Mirror {n.a} in {unit} to get {n.y}{note}.",
+            f"{n.y} is {act}. Number 0 is the {end} bit.",
+            f"Output {act}, on {n.y}, counting from the {end} bit.",
+            f"{n.y} shows {act}; numbers begin at the {end} bit.",
+            f"Drive {n.y} with {act}. The {end} bit has number 0.",
+            f"Copy {n.d} to {n.y}, that is {act}, where 0 means the {end} bit.",
         ]
 
     def expression(self, p: Params, n: Names) -> str:
-        u = p.unit
-        parts = [f"{n.a}[{i}]" if u == 1 else f"{n.a}[{i + u - 1}:{i}]" for i in range(0, p.width, u)]
-        return ("~" if p.invert else "") + "{" + ", ".join(parts) + "}"
+        size = 1 << p.bits
+        bit = f"({size}'d{1 << (size - 1)} >> {n.i})" if p.down else f"({size}'d1 << {n.i})"
+        forms = {"set": f"| {bit}", "clear": f"& ~{bit}", "flip": f"^ {bit}", "only": f"& {bit}", "test": f"| ~{bit}"}
+        return f"{n.d} {forms[p.op]}"
 
     def value(self, p: Params, x: Inputs) -> int:
-        mask, result = (1 << p.unit) - 1, 0
-        for low in range(0, p.width, p.unit):
-            result = result << p.unit | (x.a >> low) & mask
-        return ~result if p.invert else result
+        text = list(f"{x.d:0{1 << p.bits}b}")
+        place = x.i if p.down else (1 << p.bits) - 1 - x.i
+        bit = text[place]
+        if p.op in ("only", "test"):
+            text = ["0" if p.op == "only" else "1"] * len(text)
+            text[place] = bit
+        else:
+            text[place] = {"set": "1", "clear": "0", "flip": "10"[int(bit)]}[p.op]
+        return int("".join(text), 2)
+
+
+@register
+class Encoder(Family):
+    """One-hot to binary, with an answer for what is not one-hot."""
+
+    name = "encoder"
+    modules = ("encoder", "enc", "onehot2bin", "bin_encoder", "line_encoder", "encode", "enc_unit")
+
+    def sample(self, rng: Random) -> dict[str, Any]:
+        width = rng.choice((2, 3, 4, 4, 5))
+        valid = rng.choice(("none", "high", "low"))
+        return {"width": width, "down": rng.randint(0, 1), "valid": valid, "default": rng.choice((0, 0, 1, 3))}
+
+    def ports(self, p: Params) -> list[Port]:
+        ports = [inp("d", p.width, *REQUESTS), out("y", 3 if p.width == 5 else 2, *NUMBER, reg=True)]
+        pool = VALID if p.valid == "high" else ("bad", "error", "invalid", "fault")
+        return ports + ([] if p.valid == "none" else [out("v", 1, *pool)])
+
+    def says(self, p: Params, n: Names) -> list[str]:
+        order = f"counted from bit {p.width - 1} down" if p.down else "counted from bit 0 up"
+        word = {"none": "", "high": "any", "low": "no"}[p.valid]
+        tail = f" {n.v} is 1 if {word} bit of {n.d} is set." if word else ""
+        rest = p.default
+        return [
+            f"Encode {n.d}: if exactly one bit is set, {n.y} is its number, {order}; otherwise {n.y} is {rest}.{tail}",
+            f"{n.y} is the number of the single bit set in {n.d}, {order}. For any other {n.d} it is {rest}.{tail}",
+            f"One-hot to binary: {n.d} has one bit set and {n.y} says which, {order}. All other codes give {rest}.{tail}",
+            f"When {n.d} is one-hot, {n.y} shows the place of the bit, {order}, else {rest}.{tail}",
+            f"The place of the only 1 in {n.d} ({order}) goes to {n.y}; a word that is not one-hot gives {rest}.{tail}",
+        ]
+
+    def body(self, p: Params, n: Names) -> str:
+        w = p.width
+        lines = "".join(f"      {w}'d{1 << (w - 1 - i if p.down else i)}: {n.y} = {i};\n" for i in range(w))
+        flag = {"none": "", "high": "|", "low": "~|"}[p.valid]
+        valid = f"  assign {n.v} = {flag}{n.d};\n" if flag else ""
+        return f"  always @*\n    case ({n.d})\n{lines}      default: {n.y} = {p.default};\n    endcase\n{valid}"
+
+    def model(self, p: Params) -> Model:
+        def encode(x: Inputs) -> dict[str, int]:
+            place = x.d.bit_length() - 1
+            place = p.width - 1 - place if p.down else place
+            return {"y": place if ones(x.d) == 1 else p.default, "v": int((x.d > 0) == (p.valid == "high"))}
+
+        return Combinational(encode)
+
+
+@register
+class PriorityEncoder(Family):
+    """The number of the first or last set bit."""
+
+    name = "priority_encoder"
+    modules = ("priority_encoder", "prio_enc", "first_one", "penc", "priority_enc", "irq_encoder", "find_one")
+
+    def sample(self, rng: Random) -> dict[str, Any]:
+        return {
+            "width": rng.choice((3, 4, 5, 6, 7, 8, 10, 12, 16)),
+            "low": rng.randint(0, 1),
+            "zeros": rng.randint(0, 1),
+            "valid": rng.choice(("none", "high", "low")),
+        }
+
+    def ports(self, p: Params) -> list[Port]:
+        ports = [inp("d", p.width, *REQUESTS), out("y", (p.width - 1).bit_length(), *NUMBER, reg=True)]
+        pool = VALID if p.valid == "high" else ("nothing", "idle", "no_hit", "missing")
+        return ports + ([] if p.valid == "none" else [out("v", 1, *pool)])
+
+    def says(self, p: Params, n: Names) -> list[str]:
+        end, way = ("lowest", "least") if p.low else ("highest", "most")
+        bit, none = ("0", f"{n.d} has no 0") if p.zeros else ("1", f"{n.d} has no 1")
+        tail = ""
+        if p.valid != "none":
+            tail = f" {n.v} is {1 if p.valid == 'low' else 0} if {none}, else {0 if p.valid == 'low' else 1}."
+        return [
+            f"{n.y} is the index of the {end} bit of {n.d} that is {bit}; it is 0 if {none}.{tail}",
+            f"Find the {end} {bit} in {n.d} and put its index on {n.y}, 0 if there is none.{tail}",
+            f"A priority encoder: among the bits of {n.d} that are {bit} the {end} index wins and goes to {n.y}. If {none}, {n.y} is 0.{tail}",
+            f"Output on {n.y} the number of the {end} {bit} bit of {n.d}. Without such a bit {n.y} is 0.{tail}",
+            f"The {way} significant {bit} of {n.d} has priority: {n.y} is its index, or 0 when {none}.{tail}",
+        ]
+
+    def body(self, p: Params, n: Names) -> str:
+        last, test = p.width - 1, f"{'!' if p.zeros else ''}{n.d}[i]"
+        loop = f"i = {last}; i >= 0; i = i - 1" if p.low else f"i = 0; i < {p.width}; i = i + 1"
+        flag = {"none": "", "high": "~&" if p.zeros else "|", "low": "&" if p.zeros else "~|"}[p.valid]
+        valid = f"  assign {n.v} = {flag}{n.d};\n" if flag else ""
+        return (
+            f"  integer i;\n  always @* begin\n    {n.y} = 0;\n    for ({loop})\n"
+            f"      if ({test}) {n.y} = i;\n  end\n{valid}"
+        )
+
+    def model(self, p: Params) -> Model:
+        def encode(x: Inputs) -> dict[str, int]:
+            places = [i for i in range(p.width) if (x.d >> i & 1) != p.zeros]
+            place = (min(places) if p.low else max(places)) if places else 0
+            return {"y": place, "v": int(bool(places) == (p.valid == "high"))}
+
+        return Combinational(encode)
+
+    def stimuli(self, p: Params, rng: Random) -> list[dict[str, int]]:
+        full = (1 << p.width) - 1
+        words = one_hot_words(p.width, "d")
+        return [{"d": w["d"] ^ full} for w in words] if p.zeros else words
