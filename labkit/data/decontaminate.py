@@ -19,7 +19,8 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 
-_RESERVED = """accept_on alias always always_comb always_ff always_latch and assert assign assume automatic before begin bind
+_RESERVED = """
+accept_on alias always always_comb always_ff always_latch and assert assign assume automatic before begin bind
 bins binsof bit break buf bufif0 bufif1 byte case casex casez cell chandle checker class clocking cmos config
 const constraint context continue cover covergroup coverpoint cross deassign default defparam design disable
 dist do edge else end endcase endclass endconfig endfunction endgenerate endmodule endprimitive endspecify

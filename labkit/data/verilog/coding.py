@@ -92,7 +92,8 @@ class LeadingCount(Family):
         return [
             f"{n.y} is the number of {kind} {bit} of {n.d}, {w} if it has nothing else.{tail}",
             f"Count the {kind} {bit} in {n.d} and give the count on {n.y}; the largest count is {w}.{tail}",
-            f"Starting at the {end} end of {n.d}, count {bit} until another bit comes; {n.y} is the count, at most {w}.{tail}",
+            f"Starting at the {end} end of {n.d}, count {bit} until another bit comes; {n.y} is the count, at "
+            f"most {w}.{tail}",
             f"How many {bit} in a row are at the {end} end of {n.d}? Output the number, 0 to {w}, on {n.y}.{tail}",
             f"The length of the run of {bit} at the {end} end of {n.d} goes to {n.y} and may reach {w}.{tail}",
         ]
@@ -284,11 +285,16 @@ class SevenSegment(Family):
             tail += f" All segments are dark when {n.b} is {1 if p.blank == 'high' else 0}."
             tail = tail.replace("segments", "bits of the output") if p.point else tail
         return [
-            f"Show the digit {n.d} (0 to {last}) on a seven-segment display: {n.y} holds segments g to a in bits 6 to 0, lit = {lit}. Other codes are dark.{tail}",
-            f"{n.y} drives the segments gfedcba of a display with {lit} for lit, for {n.d} from 0 to {last}; larger codes show nothing.{tail}",
-            f"Decode {n.d} to seven segments on {n.y}, bit 0 is segment a and bit 6 segment g, {lit} is lit. Digits above {last} are blank.{tail}",
-            f"A display decoder: {n.d} = 0 to {last} appears on {n.y} (bit 0 = a, bit 6 = g, lit is {lit}), anything else is dark.{tail}",
-            f"The segments a (bit 0) to g (bit 6) in {n.y} form the digit {n.d}, up to {last}, a lit one being {lit}; above that none is lit.{tail}",
+            f"Show the digit {n.d} (0 to {last}) on a seven-segment display: {n.y} holds segments g to a in bits "
+            f"6 to 0, lit = {lit}. Other codes are dark.{tail}",
+            f"{n.y} drives the segments gfedcba of a display with {lit} for lit, for {n.d} from 0 to {last}; "
+            f"larger codes show nothing.{tail}",
+            f"Decode {n.d} to seven segments on {n.y}, bit 0 is segment a and bit 6 segment g, {lit} is lit. "
+            f"Digits above {last} are blank.{tail}",
+            f"A display decoder: {n.d} = 0 to {last} appears on {n.y} (bit 0 = a, bit 6 = g, lit is {lit}), "
+            f"anything else is dark.{tail}",
+            f"The segments a (bit 0) to g (bit 6) in {n.y} form the digit {n.d}, up to {last}, a lit one being "
+            f"{lit}; above that none is lit.{tail}",
         ]
 
     def body(self, p: Params, n: Names) -> str:
@@ -316,6 +322,18 @@ class SevenSegment(Family):
         return [{"d": digit, "b": int(p.blank == "low")} for digit in range(16)]
 
 
+HOT_CHECKS = {
+    "one": (
+        "exactly one bit of {d} is {v}",
+        "{d} != 0 && ({d} & ({d} - 1)) == 0",
+        ("one", "valid", "onehot", "single"),
+    ),
+    "many": ("two or more bits of {d} are {v}", "({d} & ({d} - 1)) != 0", ("many", "conflict", "multi", "clash")),
+    "few": ("at most one bit of {d} is {v}", "({d} & ({d} - 1)) == 0", ("few", "ok", "clean", "safe")),
+    "none": ("no bit of {d} is {v}", "{d} == 0", ("none", "idle", "zero", "quiet")),
+}
+
+
 @register
 class OneHotCheck(Family):
     """Which of the statements 'none', 'one', 'many' hold for the set bits of a word."""
@@ -323,21 +341,14 @@ class OneHotCheck(Family):
     name = "one_hot_check"
     modules = ("onehot_check", "one_hot_chk", "check_hot", "bus_check", "hot_test", "single_bit", "conflict")
 
-    CHECKS = {
-        "one": ("exactly one bit of {d} is {v}", "{d} != 0 && ({d} & ({d} - 1)) == 0", ("one", "valid", "onehot", "single")),
-        "many": ("two or more bits of {d} are {v}", "({d} & ({d} - 1)) != 0", ("many", "conflict", "multi", "clash")),
-        "few": ("at most one bit of {d} is {v}", "({d} & ({d} - 1)) == 0", ("few", "ok", "clean", "safe")),
-        "none": ("no bit of {d} is {v}", "{d} == 0", ("none", "idle", "zero", "quiet")),
-    }  # fmt: skip
-
     def sample(self, rng: Random) -> dict[str, Any]:
-        return {"width": rng.choice(WIDTHS[1:]), "flags": rng.sample(tuple(self.CHECKS), rng.choice((1, 2, 2, 3)))}
+        return {"width": rng.choice(WIDTHS[1:]), "flags": rng.sample(tuple(HOT_CHECKS), rng.choice((1, 2, 2, 3)))}
 
     def ports(self, p: Params) -> list[Port]:
-        return [inp("d", p.width, *WORD), *(out(flag, 1, *self.CHECKS[flag][2]) for flag in p.flags)]
+        return [inp("d", p.width, *WORD), *(out(flag, 1, *HOT_CHECKS[flag][2]) for flag in p.flags)]
 
     def says(self, p: Params, n: Names) -> list[str]:
-        told = [(getattr(n, flag), self.CHECKS[flag][0].format(d=n.d, v="set")) for flag in p.flags]
+        told = [(getattr(n, flag), HOT_CHECKS[flag][0].format(d=n.d, v="set")) for flag in p.flags]
         return [
             " ".join(f"{y} is 1 when {fact}." for y, fact in told),
             " ".join(f"If {fact}, {y} is 1, else 0." for y, fact in told),
@@ -347,7 +358,7 @@ class OneHotCheck(Family):
         ]
 
     def body(self, p: Params, n: Names) -> str:
-        return "".join(f"  assign {getattr(n, flag)} = {self.CHECKS[flag][1].format(d=n.d)};\n" for flag in p.flags)
+        return "".join(f"  assign {getattr(n, flag)} = {HOT_CHECKS[flag][1].format(d=n.d)};\n" for flag in p.flags)
 
     def model(self, p: Params) -> Model:
         def check(x: Inputs) -> dict[str, int]:

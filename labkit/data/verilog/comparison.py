@@ -164,6 +164,16 @@ class Absolute(Gated):
         return table.get(p.op, a if a >= 0 else ~a)
 
 
+RANGE_POOLS = {
+    "inside": ("inside", "in_range", "ok", "good"),
+    "outside": ("outside", "out_range", "alarm", "bad"),
+    "below": ("below", "too_low", "under", "cold"),
+    "above": ("above", "too_high", "over", "hot"),
+    "at": ("at", "exact", "at_limit", "edge_hit"),
+    "strict": ("within", "strict_in", "middle", "safe"),
+}
+
+
 @register
 class RangeDetect(Family):
     """Is a word inside, outside, below or above constant bounds?"""
@@ -182,17 +192,8 @@ class RangeDetect(Family):
             "flags": flags,
         }
 
-    POOLS = {
-        "inside": ("inside", "in_range", "ok", "good"),
-        "outside": ("outside", "out_range", "alarm", "bad"),
-        "below": ("below", "too_low", "under", "cold"),
-        "above": ("above", "too_high", "over", "hot"),
-        "at": ("at", "exact", "at_limit", "edge_hit"),
-        "strict": ("within", "strict_in", "middle", "safe"),
-    }  # fmt: skip
-
     def ports(self, p: Params) -> list[Port]:
-        return [inp("d", p.width, *WORD), *(out(flag, 1, *self.POOLS[flag]) for flag in p.flags)]
+        return [inp("d", p.width, *WORD), *(out(flag, 1, *RANGE_POOLS[flag]) for flag in p.flags)]
 
     def says(self, p: Params, n: Names) -> list[str]:
         words = {

@@ -112,7 +112,9 @@ class Extend(Gated):
             "align": x.a << k,
             "double": x.a * ((1 << p.width) + 1),
         }
-        result = table[p.op] if p.op in table else (s if x.s else x.a)
+        if p.op == "select":
+            table["select"] = s if x.s else x.a
+        result = table[p.op]
         return ~result if p.invert else result
 
 

@@ -82,7 +82,8 @@ class GateChain(Gated):
         one, two = p.first.upper(), p.second.upper()
         end = " and then inverted" if p.invert else ""
         return [
-            f"{n.a} and {n.b} are combined by a bitwise {one}; the result is combined with {n.c} by {two}{end}, giving {n.y}.",
+            f"{n.a} and {n.b} are combined by a bitwise {one}; the result is combined with {n.c} by {two}{end}, "
+            f"giving {n.y}.",
             f"First {one} {n.a} with {n.b}, then {two} that with {n.c}{end}; the result is {n.y}.",
             f"{n.y} is the {two} of {n.c} and ({n.a} {one} {n.b}){end}, bit by bit.",
             f"A {one} gate takes {n.a} and {n.b}. A {two} gate takes its output and {n.c}{end}. It drives {n.y}.",

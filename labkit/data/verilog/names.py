@@ -16,7 +16,8 @@ def words(text: str) -> tuple[str, ...]:
 
 HELD_NAMES = 6  # one in so many of the composed names occurs in test splits only
 
-TAGS = words("""left right north south east west main aux core base fast slow big tiny hot cold red blue green gray top low mid
+TAGS = words("""
+left right north south east west main aux core base fast slow big tiny hot cold red blue green gray top low mid
 raw net bus bank lane slot unit cell node path port line row col tile ring gate key tag map mix run step wave
 beam link page frame stage pipe tap lab bay hub pad dot arc fin ray oak elm fox owl bee ant sun moon sky sea
 rock sand wind rain snow alpha beta gamma delta omega zeta pico nano micro macro vid aud mem ctl sys usr dev dsp

@@ -101,10 +101,14 @@ class Shifter(Gated):
         if p.op in ("lr", "rl"):
             zero, one = ("left", "right") if p.op == "lr" else ("right", "left")
             return [
-                f"{n.a} is shifted by {n.n} places, to the {zero} when {n.dir} is 0 and to the {one} when {n.dir} is 1, giving {n.y}. Zeros come in.",
-                f"Shift {n.a} {one} by {n.n} if {n.dir} is high, otherwise {zero}, filling with zeros. The result is {n.y}.",
-                f"{n.dir} gives the direction (0 {zero}, 1 {one}) and {n.n} the distance of a shift of {n.a}; {n.y} is the zero-filled result.",
-                f"{n.y} is {n.a} shifted {zero} by {n.n} for {n.dir} = 0, {one} for {n.dir} = 1, with zeros shifted in.",
+                f"{n.a} is shifted by {n.n} places, to the {zero} when {n.dir} is 0 and to the {one} when {n.dir} is "
+                f"1, giving {n.y}. Zeros come in.",
+                f"Shift {n.a} {one} by {n.n} if {n.dir} is high, otherwise {zero}, filling with zeros. The result is "
+                f"{n.y}.",
+                f"{n.dir} gives the direction (0 {zero}, 1 {one}) and {n.n} the distance of a shift of {n.a}; {n.y} "
+                f"is the zero-filled result.",
+                f"{n.y} is {n.a} shifted {zero} by {n.n} for {n.dir} = 0, {one} for {n.dir} = 1, with zeros shifted "
+                f"in.",
                 f"Move {n.a} by {n.n} bits ({n.dir} = 1: {one}, {n.dir} = 0: {zero}); empty bits of {n.y} are 0.",
             ]
         way = "left" if p.op == "left" else "right"
@@ -197,6 +201,20 @@ class Rotate(Gated):
         return ~result if p.invert else result
 
 
+FUNCTION_WORDS = {"and": "{a} AND {b}", "or": "{a} OR {b}", "xor": "{a} XOR {b}", "nota": "NOT {a}", "notb": "NOT {b}"}
+
+
+FUNCTIONS = {
+    "add": ("{a} + {b}", lambda a, b: a + b),
+    "sub": ("{a} - {b}", lambda a, b: a - b),
+    "and": ("{a} & {b}", lambda a, b: a & b),
+    "or": ("{a} | {b}", lambda a, b: a | b),
+    "xor": ("{a} ^ {b}", lambda a, b: a ^ b),
+    "nota": ("~{a}", lambda a, b: ~a),
+    "notb": ("~{b}", lambda a, b: ~b),
+}
+
+
 @register
 class SelectOp(Gated):
     """One of two functions of two words, chosen by one bit."""
@@ -205,25 +223,14 @@ class SelectOp(Gated):
     modules = ("select_op", "dual_op", "two_ops", "mode_unit", "func_sel", "either", "op_mux")
 
     def draw(self, rng: Random) -> dict[str, Any]:
-        one, zero = rng.sample(tuple(self.OPS), 2)
+        one, zero = rng.sample(tuple(FUNCTIONS), 2)
         return {"width": rng.choice(WIDTHS), "one": one, "zero": zero}
-
-    OPS = {
-        "add": ("{a} + {b}", lambda a, b: a + b),
-        "sub": ("{a} - {b}", lambda a, b: a - b),
-        "and": ("{a} & {b}", lambda a, b: a & b),
-        "or": ("{a} | {b}", lambda a, b: a | b),
-        "xor": ("{a} ^ {b}", lambda a, b: a ^ b),
-        "nota": ("~{a}", lambda a, b: ~a),
-        "notb": ("~{b}", lambda a, b: ~b),
-    }  # fmt: skip
-    WORDS = {"and": "{a} AND {b}", "or": "{a} OR {b}", "xor": "{a} XOR {b}", "nota": "NOT {a}", "notb": "NOT {b}"}
 
     def inputs(self, p: Params) -> list[Port]:
         return [*two(p.width), inp("s", 1, *SELECT)]
 
     def tells(self, p: Params, n: Names) -> list[str]:
-        one, zero = (self.WORDS.get(o, self.OPS[o][0]).format(a=n.a, b=n.b) for o in (p.one, p.zero))
+        one, zero = (FUNCTION_WORDS.get(o, FUNCTIONS[o][0]).format(a=n.a, b=n.b) for o in (p.one, p.zero))
         return [
             f"{n.y} is {one} when {n.s} is 1 and {zero} when {n.s} is 0.",
             f"If {n.s} is high, {n.y} is {one}, else {zero}.",
@@ -233,8 +240,8 @@ class SelectOp(Gated):
         ]
 
     def expression(self, p: Params, n: Names) -> str:
-        one, zero = (self.OPS[o][0].format(a=n.a, b=n.b) for o in (p.one, p.zero))
+        one, zero = (FUNCTIONS[o][0].format(a=n.a, b=n.b) for o in (p.one, p.zero))
         return f"{n.s} ? {one} : {zero}"
 
     def value(self, p: Params, x: Inputs) -> int:
-        return int(self.OPS[p.one if x.s else p.zero][1](x.a, x.b))
+        return int(FUNCTIONS[p.one if x.s else p.zero][1](x.a, x.b))

@@ -89,7 +89,8 @@ class MuxCase(Family):
         table = ", ".join(f"{code} for {name}" for code, name in enumerate(names))
         return [
             f"{n.s} selects what {n.y} shows: {table}.{rest}",
-            f"Select one word: {', '.join(f'{n.s} = {code} gives {name}' for code, name in enumerate(names))} on {n.y}.{rest}",
+            f"Select one word: {', '.join(f'{n.s} = {code} gives {name}' for code, name in enumerate(names))} on "
+            f"{n.y}.{rest}",
             f"{n.y} is {', '.join(f'{name} when {n.s} is {code}' for code, name in enumerate(names))}.{rest}",
             f"For the codes 0 to {p.inputs - 1} of {n.s}, {n.y} takes {listed(names)} in this order.{rest}",
             f"A multiplexer controlled by {n.s} drives {n.y}; the codes from 0 up mean {listed(names)}.{rest}",
@@ -213,9 +214,12 @@ class Demux(Family):
         value = f"the complement of {n.d}" if p.invert else n.d
         idle = "all ones" if p.idle else "0"
         return [
-            f"{n.s} sends {value} to one output: codes 0 to {p.outputs - 1} mean {listed(names)}. Outputs not selected are {idle}.",
-            f"Route {value} to {', '.join(f'{y} if {n.s} is {i}' for i, y in enumerate(names))}. Other outputs are {idle}.",
-            f"Demultiplex: {', '.join(f'{n.s} = {i} selects {y}' for i, y in enumerate(names))}. The selected one gets {value}, the rest {idle}.",
+            f"{n.s} sends {value} to one output: codes 0 to {p.outputs - 1} mean {listed(names)}. Outputs not "
+            f"selected are {idle}.",
+            f"Route {value} to {', '.join(f'{y} if {n.s} is {i}' for i, y in enumerate(names))}. Other outputs "
+            f"are {idle}.",
+            f"Demultiplex: {', '.join(f'{n.s} = {i} selects {y}' for i, y in enumerate(names))}. The selected one "
+            f"gets {value}, the rest {idle}.",
             " ".join(f"{y} is {value} when {n.s} is {i}, else {idle}." for i, y in enumerate(names)),
             f"Of {listed(names)}, numbered from 0, the one with number {n.s} shows {value}; each other shows {idle}.",
         ]
@@ -310,7 +314,8 @@ class Encoder(Family):
         return [
             f"Encode {n.d}: if exactly one bit is set, {n.y} is its number, {order}; otherwise {n.y} is {rest}.{tail}",
             f"{n.y} is the number of the single bit set in {n.d}, {order}. For any other {n.d} it is {rest}.{tail}",
-            f"One-hot to binary: {n.d} has one bit set and {n.y} says which, {order}. All other codes give {rest}.{tail}",
+            f"One-hot to binary: {n.d} has one bit set and {n.y} says which, {order}. All other codes give "
+            f"{rest}.{tail}",
             f"When {n.d} is one-hot, {n.y} shows the place of the bit, {order}, else {rest}.{tail}",
             f"The place of the only 1 in {n.d} ({order}) goes to {n.y}; a word that is not one-hot gives {rest}.{tail}",
         ]
@@ -360,7 +365,8 @@ class PriorityEncoder(Family):
         return [
             f"{n.y} is the index of the {end} bit of {n.d} that is {bit}; it is 0 if {none}.{tail}",
             f"Find the {end} {bit} in {n.d} and put its index on {n.y}, 0 if there is none.{tail}",
-            f"A priority encoder: among the bits of {n.d} that are {bit} the {end} index wins and goes to {n.y}. If {none}, {n.y} is 0.{tail}",
+            f"A priority encoder: among the bits of {n.d} that are {bit} the {end} index wins and goes to {n.y}. "
+            f"If {none}, {n.y} is 0.{tail}",
             f"Output on {n.y} the number of the {end} {bit} bit of {n.d}. Without such a bit {n.y} is 0.{tail}",
             f"The {way} significant {bit} of {n.d} has priority: {n.y} is its index, or 0 when {none}.{tail}",
         ]
