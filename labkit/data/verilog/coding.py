@@ -212,7 +212,7 @@ class Gray(Family):
         }
         ports = [inp("d", p.width, *(("gray", "g", "g_in", "code") if p.decode else ("bin", "b", "bin_in", "num")))]
         result = ("bin", "b", "bin_out", "num") if p.decode else ("gray", "g", "g_out", "code")
-        ports += [*enable_ports(p), out("y", p.width, *result)]
+        ports += [*enable_ports(p), out("y", p.width, *result, reg=bool(p.decode))]
         return ports + ([] if p.extra == "none" else [out("f", 1, *pool[p.extra])])
 
     def says(self, p: Params, n: Names) -> list[str]:
@@ -236,7 +236,7 @@ class Gray(Family):
         if not p.decode:
             return f"  assign {n.y} = {gate(p, n, f'{n.d} ^ ({n.d} >> 1)')};\n{extra}"
         bit = gate(p, n, f"^({n.d} >> i)")
-        return f"  genvar i;\n  for (i = 0; i < {p.width}; i = i + 1)\n    assign {n.y}[i] = {bit};\n{extra}"
+        return f"  integer i;\n  always @*\n    for (i = 0; i < {p.width}; i = i + 1)\n      {n.y}[i] = {bit};\n{extra}"
 
     def model(self, p: Params) -> Model:
         def convert(x: Inputs) -> dict[str, int]:
