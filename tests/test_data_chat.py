@@ -166,6 +166,8 @@ def test_template_that_rewrites_earlier_turns(with_template):
     assert said(chat.tokenize(one, tokenizer), tokenizer) == f"{ANSWER}<turn|>"
     quiet = {"enable_thinking": False}
     assert said(chat.tokenize(one, tokenizer, loss="assistant", template=quiet), tokenizer) == f"{ANSWER}<turn|>"
+    with pytest.raises(LabError, match="generation prompt"):
+        chat.tokenize(talk("q", THOUGHT), tokenizer, template=quiet)
     with pytest.raises(LabError, match="differently inside the whole conversation"):
         chat.tokenize(talk("q", THOUGHT, "q", "b"), tokenizer)
 

@@ -8,7 +8,6 @@ as the template renders them. A template that changes earlier turns is an error,
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ Loss = Literal["answer", "assistant", "all"]
 Turns = Literal["all", "last"]
 
 _REASONING = re.compile(r"(?:<think>.*?(?:</think>|\Z)|<\|channel>thought\n.*?(?:<channel\|>|\Z))\s*", re.DOTALL)
+_PROBE = "<probe>"
 _CHUNK = 512
 
 
@@ -214,17 +214,14 @@ def _last_turn(
     if text.startswith(prompt):
         return text, len(prompt)
     before = _apply(tokenizer, messages[:-1], name, template)
-    opening, finished = prompt[len(before) :], text[len(before) :]
-    content = messages[-1]["content"]
-    content = content if content in finished else content.strip()
-    shared = len(os.path.commonprefix([opening, finished]))
-    at = finished.rfind(content, 0, shared + len(content))  # the answer starts where both agree up to it
-    if not (prompt.startswith(before) and text.startswith(before) and at > 0):
+    probe = _apply(tokenizer, [*messages[:-1], {"role": "assistant", "content": _PROBE}], name, template)
+    header = probe.partition(_PROBE)[0]  # what a finished turn has before its content
+    if not (header.startswith(before) and prompt.startswith(header) and text.startswith(header)):
         raise LabError(
             f"The chat template's generation prompt for {name!r} is not how it renders the finished conversation.",
             hint="Pass the variables that make both agree with template={...}, or mend the template.",
         )
-    return prompt + finished[at:], len(prompt)
+    return prompt + text[len(header) :], len(prompt)
 
 
 def _apply(
