@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterable
@@ -65,21 +67,34 @@ def passes(module: str, testbench: str) -> bool | None:
 
 
 def simulate(*sources: str) -> list[str] | None:
-    """The lines that the Verilog texts print when run together; None if they do not compile, [] after too long."""
+    """The lines that the Verilog texts print when run together; [] after too long; None if they do not compile.
+
+    A text whose elaboration takes too long, such as an endless generate loop, does not compile.
+    """
     with tempfile.TemporaryDirectory() as folder:
         names = [f"{i}.v" for i in range(len(sources))]
         for name, text in zip(names, sources, strict=True):
             Path(folder, name).write_text(text)
-        try:
-            compiled = subprocess.run(["iverilog", "-g2012", "-o", "run", *names], cwd=folder, capture_output=True)
-            if compiled.returncode:
-                return None
-            run = subprocess.run(["vvp", "-n", "run"], cwd=folder, capture_output=True, text=True, timeout=SECONDS)
-        except FileNotFoundError as error:
-            raise LabError("iverilog is not installed.", hint="Install it: apt-get install iverilog.") from error
-        except subprocess.TimeoutExpired:
-            return []
-    return run.stdout.splitlines()
+        if _run(["iverilog", "-g2012", "-o", "run", *names], folder) is None:
+            return None
+        return (_run(["vvp", "-n", "run"], folder) or "").splitlines()
+
+
+def _run(command: list[str], folder: str) -> str | None:
+    """What a command prints; None if it fails or takes too long. Its whole process group ends with it."""
+    try:
+        process = subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+        )
+    except FileNotFoundError as error:
+        raise LabError(f"{command[0]} is not installed.", hint="Install it: apt-get install iverilog.") from error
+    try:
+        printed, _ = process.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return None
+    return printed if process.returncode == 0 else None
 
 
 def _one(problem: Problem, mutant: str, seed: int) -> tuple[int, int, int, int, tuple[str, ...]]:
