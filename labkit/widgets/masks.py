@@ -40,7 +40,7 @@ def _tokens(pieces: tuple[str, ...], counted: tuple[bool, ...]) -> str:
         f"<span style='{_COUNTED if counts else _GIVEN};margin-right:1px'>{_visible(piece)}</span>"
         for piece, counts in zip(pieces, counted, strict=True)
     )
-    return f"<pre style='white-space:pre-wrap;line-height:1.7'>{spans}</pre>"
+    return f"<pre style='white-space:pre-wrap;line-height:1.7;font-family:monospace'>{spans}</pre>"
 
 
 def _visible(piece: str) -> str:

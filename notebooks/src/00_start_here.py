@@ -112,10 +112,12 @@ print(problem.spec)
 # **Predict:** will it write the module that is asked for?
 
 # %%
-base = models.load("tiny-gemma4")
 from labkit import evaluate
 
-text = evaluate.generate(base.model, base.tokenizer, [problem.spec], max_tokens=160)[0]
+base = models.load("tiny-gemma4")
+chat = [{"role": "user", "content": problem.spec}]
+prompt = base.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+text = evaluate.generate(base.model, base.tokenizer, [prompt], max_new_tokens=160)[0].text
 print(text[:600])
 
 # %% [markdown]
@@ -154,7 +156,8 @@ assert not faked.passed
 # %%
 from labkit import widgets
 
-widgets.token_mask(verilog.examples("train", count=1, seed=0)[0], base.tokenizer)
+example = verilog.examples(verilog.drafts("train", 1, seed=0))[0]
+widgets.token_mask(example, base.tokenizer)
 
 # %% [markdown]
 # ## Your turn
