@@ -127,7 +127,7 @@ def _pair(sample: Any, index: int) -> tuple[str, str, str]:
     name = str(get("id") or index)
     for prompt, answer in (("spec", "reference"), ("prompt", "completion")):
         if get(prompt) is not None and get(answer) is not None:
-            return name, get(prompt), get(answer)
+            return name, str(get(prompt)), str(get(answer))
     messages = get("messages")
     if messages:
         turns = [m if isinstance(m, dict) else {"role": m.role, "content": m.content} for m in messages]

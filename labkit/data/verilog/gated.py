@@ -75,7 +75,7 @@ class Gated(Family):
     `expression` in Verilog and `value` in Python.
     """
 
-    results = RESULT
+    results: tuple[str, ...] = RESULT
 
     def draw(self, rng: Random) -> dict[str, Any]:
         """Parameters without the enable."""
