@@ -270,4 +270,6 @@ class CodeLock(Family):
         for i, key in enumerate(code):
             slip, near = (key + 1) % 2**p.width, key ^ 2 ** (p.width - 1)
             tries += [[*code[:i], slip, *code[i:], slip], [*code[:i], near, *code[i + 1 :], slip], [*code, *code]]
-        return [v for keys in tries for v in ({"rst": 1 - p.low}, *({"key": key, "en": 1} for key in keys))]
+        again = {"rst": 1 - p.low}
+        half = [*({"key": key, "en": 1} for key in code[:-1]), again, {"key": code[-1], "en": 1}]
+        return half + [v for keys in tries for v in (again, *({"key": key, "en": 1} for key in keys))]

@@ -17,6 +17,7 @@ from labkit.errors import LabError
 from labkit.records import Record
 
 SECONDS = 5.0  # a mutant that runs longer is killed
+LONG_SECONDS = 120.0  # for the long comparison with the reference
 PHASES, CYCLES = 120, 200  # of the long random comparison; each phase has its own share of ones for every input
 
 
@@ -66,21 +67,22 @@ def passes(module: str, testbench: str) -> bool | None:
     return any(re.fullmatch(r"Mismatches: 0 in [1-9]\d* samples", line) for line in lines)
 
 
-def simulate(*sources: str) -> list[str] | None:
+def simulate(*sources: str, seconds: float | None = None) -> list[str] | None:
     """The lines that the Verilog texts print when run together; [] after too long; None if they do not compile.
 
-    A text whose elaboration takes too long, such as an endless generate loop, does not compile.
+    `seconds` is the wall time that each of the two steps may take, otherwise `SECONDS`. A text whose elaboration takes
+    longer, such as an endless generate loop, does not compile.
     """
     with tempfile.TemporaryDirectory() as folder:
         names = [f"{i}.v" for i in range(len(sources))]
         for name, text in zip(names, sources, strict=True):
             Path(folder, name).write_text(text)
-        if _run(["iverilog", "-g2012", "-o", "run", *names], folder) is None:
+        if _run(["iverilog", "-g2012", "-o", "run", *names], folder, seconds) is None:
             return None
-        return (_run(["vvp", "-n", "run"], folder) or "").splitlines()
+        return (_run(["vvp", "-n", "run"], folder, seconds) or "").splitlines()
 
 
-def _run(command: list[str], folder: str) -> str | None:
+def _run(command: list[str], folder: str, seconds: float | None) -> str | None:
     """What a command prints; None if it fails or takes too long. Its whole process group ends with it."""
     try:
         process = subprocess.Popen(
@@ -89,7 +91,7 @@ def _run(command: list[str], folder: str) -> str | None:
     except FileNotFoundError as error:
         raise LabError(f"{command[0]} is not installed.", hint="Install it: apt-get install iverilog.") from error
     try:
-        printed, _ = process.communicate(timeout=SECONDS)
+        printed, _ = process.communicate(timeout=seconds or SECONDS)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
@@ -112,7 +114,7 @@ def _one(problem: Problem, mutant: str, seed: int) -> tuple[int, int, int, int, 
 def same(problem: Problem, mutant: str, seed: int = 0) -> bool:
     """Do reference and mutant agree in a long random simulation, wherever the reference's outputs are defined?"""
     renamed = re.sub(rf"\bmodule\s+{problem.top}\b", "module reference_", problem.reference, count=1)
-    return simulate(renamed, mutant, _comparison(problem, seed)) == ["same"]
+    return simulate(renamed, mutant, _comparison(problem, seed), seconds=LONG_SECONDS) == ["same"]
 
 
 def _comparison(problem: Problem, seed: int) -> str:

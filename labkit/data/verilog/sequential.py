@@ -140,8 +140,11 @@ class Flag(Family):
         return Clocked(p, 0, step, lambda s, x: {"q": s})
 
     def stimuli(self, p: Params, rng: Random) -> list[dict[str, int]]:
+        moves = [(1, 0), (1, 1), (0, 1), (1, 1), (1, 0), (0, 0), (0, 1), (0, 0)]
+        held = [(1, 0, 1), (0, 1, 0), (1, 1, 0), (0, 0, 1)]  # the enable first: cleared, kept, set, kept
         return [
-            {"set": a, "clr": b, "en": 1} for a, b in ((1, 0), (1, 1), (0, 1), (1, 1), (1, 0), (0, 0), (0, 1), (0, 0))
+            *({"en": 1, "set": one, "clr": zero} for one, zero in moves),
+            *({"en": en, "set": one, "clr": zero} for en, one, zero in held),
         ]
 
 

@@ -12,7 +12,7 @@ RANDOM_VECTORS = 48
 EXHAUSTIVE_BITS = 6  # a combinational design with so few input bits is tried with all of its inputs
 RESETS = 5  # resets among the random vectors, asserted when the outputs differ from those after a reset
 RESET_GAP = 5  # vectors between two of them
-PAUSES = 0.15  # share of directed vectors that come once more before, with the enable low
+PAUSES = 0.25  # share of directed vectors that come once more before, with the enable low
 ODDS = {"en": 0.8, "load": 0.2, "clr": 0.1}  # share of ones, by role; other inputs of one bit get a half
 
 _TEMPLATE = """\
