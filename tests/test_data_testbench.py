@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import time
 from random import Random
 from types import SimpleNamespace
 
@@ -14,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.data.problems import Problem
-from labkit.data.verilog import generate, scoring
+from labkit.data.verilog import generate
 from labkit.data.verilog.design import FAMILIES
 from labkit.data.verilog.mutants import mutants
 from labkit.data.verilog.scoring import mutation_score, passes, same, simulate, total
@@ -165,10 +164,7 @@ def test_the_stored_scores_hold() -> None:
     assert all(row["score"] >= 0.85 and row["mutants"] >= 20 for row in stored["families"].values())
 
 
-def test_what_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scoring, "SECONDS", 1.0)
-    start = time.monotonic()
+def test_what_never_ends_is_stopped() -> None:
     endless = "module m; genvar i; for (i = 0; i < 4; i = i - 1) wire w; endmodule\n"
-    assert simulate(endless) is None
-    assert simulate("module m; initial while (1) ; endmodule\n") == []
-    assert time.monotonic() - start < 8
+    assert simulate(endless, seconds=1) is None
+    assert simulate("module m; initial while (1) ; endmodule\n", seconds=1) == []

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable
@@ -16,8 +15,8 @@ from labkit.data.verilog.mutants import mutants
 from labkit.errors import LabError
 from labkit.records import Record
 
-SECONDS = 5.0  # a mutant that runs longer is killed
-LONG_SECONDS = 120.0  # for the long comparison with the reference
+SECONDS = 5  # of processor time; a mutant that runs longer is killed
+LONG_SECONDS = 60  # for the long comparison with the reference
 PHASES, CYCLES = 120, 200  # of the long random comparison; each phase has its own share of ones for every input
 
 
@@ -43,11 +42,11 @@ class MutationScore(Record):
 def total(scores: Iterable[MutationScore]) -> MutationScore:
     """Several scores as one, each mutant with equal weight."""
     scores = list(scores)
-    made, killed, same, bad = (
+    made, killed, alike, bad = (
         sum(getattr(s, k) for s in scores) for k in ("mutants", "killed", "equivalent", "invalid")
     )
-    score = killed / (made - same) if made > same else 1.0
-    return MutationScore(made, killed, same, bad, score, tuple(text for s in scores for text in s.survivors))
+    score = killed / (made - alike) if made > alike else 1.0
+    return MutationScore(made, killed, alike, bad, score, tuple(text for s in scores for text in s.survivors))
 
 
 def mutation_score(problem: Problem, limit: int = 20, seed: int = 0) -> MutationScore:
@@ -55,8 +54,32 @@ def mutation_score(problem: Problem, limit: int = 20, seed: int = 0) -> Mutation
 
     Needs `iverilog`. Runs what the generator wrote, so it takes no precautions against hostile code.
     """
-    found = [_one(problem, mutant, seed) for mutant in mutants(problem.reference, limit, seed)]
-    return total(MutationScore(*counts, 1.0, survivors) for *counts, survivors in found)
+    made = mutants(problem.reference, limit, seed)
+    passed = dict(zip(made, _verdicts(problem, made), strict=True))
+    survivors = [mutant for mutant in made if passed[mutant]]
+    differing = tuple(mutant for mutant in survivors if not same(problem, mutant, seed))
+    valid = [mutant for mutant in made if passed[mutant] is not None]
+    equivalent = len(survivors) - len(differing)
+    killed = len(valid) - len(survivors)
+    score = killed / (len(valid) - equivalent) if len(valid) > equivalent else 1.0
+    return MutationScore(len(valid), killed, equivalent, len(made) - len(valid), score, differing)
+
+
+def _verdicts(problem: Problem, modules: list[str]) -> list[bool | None]:
+    """`passes` of each module, in one simulation of them all if that works."""
+    copies, benches = [], []
+    for k, module in enumerate(modules):
+        copies.append(re.sub(rf"\b{problem.top}\b", f"{problem.top}_{k}_", module))
+        bench = re.sub(rf"\b{problem.top}\b", f"{problem.top}_{k}_", problem.testbench)
+        bench = re.sub(r"\bmodule tb\b", f"module tb_{k}_", bench).replace("$finish;", "")
+        benches.append(bench.replace('"Mismatches:', f'"{k} Mismatches:'))
+    lines = simulate(*copies, *benches, seconds=2 * SECONDS) or []
+    found = {
+        int(m[1]): m[2] == "0" for line in lines if (m := re.fullmatch(r"(\d+) Mismatches: (\d+) in \d+ .*", line))
+    }
+    if len(found) == len(modules):
+        return [found[k] for k in range(len(modules))]
+    return [passes(module, problem.testbench) for module in modules]  # one does not compile, or never ends
 
 
 def passes(module: str, testbench: str) -> bool | None:
@@ -67,11 +90,11 @@ def passes(module: str, testbench: str) -> bool | None:
     return any(re.fullmatch(r"Mismatches: 0 in [1-9]\d* samples", line) for line in lines)
 
 
-def simulate(*sources: str, seconds: float | None = None) -> list[str] | None:
+def simulate(*sources: str, seconds: int = SECONDS) -> list[str] | None:
     """The lines that the Verilog texts print when run together; [] after too long; None if they do not compile.
 
-    `seconds` is the wall time that each of the two steps may take, otherwise `SECONDS`. A text whose elaboration takes
-    longer, such as an endless generate loop, does not compile.
+    `seconds` of processor time are given to each of the two steps. A text whose elaboration takes longer, such as an
+    endless generate loop, does not compile.
     """
     with tempfile.TemporaryDirectory() as folder:
         names = [f"{i}.v" for i in range(len(sources))]
@@ -82,33 +105,13 @@ def simulate(*sources: str, seconds: float | None = None) -> list[str] | None:
         return (_run(["vvp", "-n", "run"], folder, seconds) or "").splitlines()
 
 
-def _run(command: list[str], folder: str, seconds: float | None) -> str | None:
-    """What a command prints; None if it fails or takes too long. Its whole process group ends with it."""
-    try:
-        process = subprocess.Popen(
-            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
-        )
-    except FileNotFoundError as error:
-        raise LabError(f"{command[0]} is not installed.", hint="Install it: apt-get install iverilog.") from error
-    try:
-        printed, _ = process.communicate(timeout=seconds or SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        return None
-    return printed if process.returncode == 0 else None
-
-
-def _one(problem: Problem, mutant: str, seed: int) -> tuple[int, int, int, int, tuple[str, ...]]:
-    """Of one mutant: counted, killed, equivalent, invalid, survivors."""
-    passed = passes(mutant, problem.testbench)
-    if passed is None:
-        return 0, 0, 0, 1, ()
-    if not passed:
-        return 1, 1, 0, 0, ()
-    if same(problem, mutant, seed):
-        return 1, 0, 1, 0, ()
-    return 1, 0, 0, 0, (mutant,)
+def _run(command: list[str], folder: str, seconds: int) -> str | None:
+    """What a command prints; None if it fails or takes too long. Processor time, for a busy machine changes nothing."""
+    if not shutil.which(command[0]):
+        raise LabError(f"{command[0]} is not installed.", hint="Install Icarus Verilog: apt-get install iverilog.")
+    limited = ["sh", "-c", f'ulimit -t {seconds}; exec "$@"', "sh", *command]
+    done = subprocess.run(limited, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return done.stdout if done.returncode == 0 else None
 
 
 def same(problem: Problem, mutant: str, seed: int = 0) -> bool:
