@@ -1,9 +1,24 @@
-"""Faces of the library: each widget shows what a call returns, and computes nothing itself."""
+"""Faces of the library: each widget shows what a call returns, and computes nothing itself.
+
+`adapter_size` and `token_mask` are widgets; `Panel` is what they are made of. Each loads what it shows on first use.
+"""
 
 from __future__ import annotations
 
-from labkit.widgets.adapters import adapter_size
-from labkit.widgets.frame import Panel
-from labkit.widgets.masks import token_mask
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from labkit.widgets.adapters import adapter_size
+    from labkit.widgets.frame import Panel
+    from labkit.widgets.masks import token_mask
 
 __all__ = ["Panel", "adapter_size", "token_mask"]
+
+_HOMES = {"Panel": "frame", "adapter_size": "adapters", "token_mask": "masks"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'labkit.widgets' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"labkit.widgets.{_HOMES[name]}"), name)

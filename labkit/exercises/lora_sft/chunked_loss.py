@@ -64,7 +64,7 @@ def _loss_keeps_logits(hidden: Any, embedding: Any, targets: Any, mask: Any, chu
     return jax.lax.scan(add, 0.0, tuple(pieces))[0] / mask.sum()
 
 
-_LOSS_SLIPS = (
+_LOSS_SLIPS: tuple[tuple[Callable[..., Any], str], ...] = (
     (
         _loss_mean_of_means,
         "The mean of the chunks' means weighs a chunk with 2 answer tokens like one with 60. Add sums.",
