@@ -98,6 +98,8 @@ def plan(
         raise LabError(
             f"Samples must have 1 to {seq_len} tokens.", hint="Leave longer ones out (tokenize_all's max_len)."
         )
+    if window < 1:
+        raise LabError(f"window={window} is less than one sample.", hint="1024 samples are a good window.")
     if packing == "bucket":
         order = order[np.argsort(sizes[order], kind="stable")]
     rows = first_fit_decreasing(sizes, order, seq_len, window) if packing == "pack" else [(int(i),) for i in order]
