@@ -1,0 +1,25 @@
+"""Supervised fine-tuning on Tunix's trainer: recipes, a loss whose logits never exist, exact resuming."""
+
+from labkit.sft.losses import Head, Sums, chunked_cross_entropy, hidden_states, plain_cross_entropy, sums
+from labkit.sft.metrics import StepMetrics
+from labkit.sft.recipe import Comparison, Recipe, compare, published
+from labkit.sft.run import Score, TrainResult, score, sweep, train
+
+__all__ = [
+    "Comparison",
+    "Head",
+    "Recipe",
+    "Score",
+    "StepMetrics",
+    "Sums",
+    "TrainResult",
+    "chunked_cross_entropy",
+    "compare",
+    "hidden_states",
+    "plain_cross_entropy",
+    "published",
+    "score",
+    "sums",
+    "sweep",
+    "train",
+]
