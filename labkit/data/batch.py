@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import flax.struct
+from dataclasses import dataclass
+
+import jax
 from jaxtyping import Array, Bool, Int
 from numpy import ndarray
 
 
-@flax.struct.dataclass
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
 class Batch:
     """Rows of packed or padded samples, a pytree of arrays of one shape `[B, T]`.
 

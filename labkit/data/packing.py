@@ -102,6 +102,7 @@ def plan(
         raise LabError(f"window={window} is less than one sample.", hint="1024 samples are a good window.")
     if packing == "bucket":
         order = order[np.argsort(sizes[order], kind="stable")]
+    rows: list[tuple[int, ...]]
     rows = first_fit_decreasing(sizes, order, seq_len, window) if packing == "pack" else [(int(i),) for i in order]
     rows += [()] * (-len(rows) % batch_size)
     if packing != "bucket":
