@@ -88,6 +88,16 @@ def test_an_epoch_holds_every_token_exactly_once(lengths, kind, batch_size, seed
     assert feed.stats.slots == sum(b.tokens.size for b in batches)
 
 
+def test_rows_by_hand():
+    """Two samples whose every token would count, then padding: the first token of each is no target."""
+    samples = [Tokenized(str(n), np.arange(10, 10 + n, dtype=np.int32), np.ones(n, bool)) for n in (2, 3)]
+    batch = packing.fill(samples, [[1, 0], []], 6)
+    assert batch.tokens.tolist() == [[10, 11, 12, 10, 11, 0], [0] * 6]
+    assert batch.loss_mask.astype(int).tolist() == [[0, 1, 1, 0, 1, 0], [0] * 6]
+    assert batch.positions.tolist() == [[0, 1, 2, 0, 1, 0], [0] * 6]
+    assert batch.segment_ids.tolist() == [[1, 1, 1, 2, 2, 0], [0] * 6]
+
+
 def slow_first_fit_decreasing(lengths, capacity):
     rows = []
     for length in sorted(lengths, reverse=True):
