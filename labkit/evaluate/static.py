@@ -10,8 +10,8 @@ from labkit.evaluate.lexing import (
     LexError,
     Token,
     declared_modules,
-    scope_names,
     port_directions,
+    scope_names,
     tokens,
     without_comments,
 )
@@ -21,19 +21,105 @@ LONGEST = 200_000  # characters; a module of this course has hundreds
 # Functions of values and types, and messages. Nothing that opens a file, ends the simulation or reaches a shell; and
 # none that the name of such a call begins with, so that no macro can complete one.
 SYSTEM_CALLS = frozenset(
-    """$signed $unsigned $clog2 $bits $countones $onehot $onehot0 $isunknown $size $left $right $low $high $increment
-    $dimensions $unpacked_dimensions $rtoi $itor $realtobits $bitstoreal $shortrealtobits $bitstoshortreal $cast
-    $pow $sqrt $ceil $floor $ln $log10 $exp $random $urandom $urandom_range $time $stime $realtime
-    $display $write $strobe $monitor $error $warning $info""".split()
+    [
+        "$signed",
+        "$unsigned",
+        "$clog2",
+        "$bits",
+        "$countones",
+        "$onehot",
+        "$onehot0",
+        "$isunknown",
+        "$size",
+        "$left",
+        "$right",
+        "$low",
+        "$high",
+        "$increment",
+        "$dimensions",
+        "$unpacked_dimensions",
+        "$rtoi",
+        "$itor",
+        "$realtobits",
+        "$bitstoreal",
+        "$shortrealtobits",
+        "$bitstoshortreal",
+        "$cast",
+        "$pow",
+        "$sqrt",
+        "$ceil",
+        "$floor",
+        "$ln",
+        "$log10",
+        "$exp",
+        "$random",
+        "$urandom",
+        "$urandom_range",
+        "$time",
+        "$stime",
+        "$realtime",
+        "$display",
+        "$write",
+        "$strobe",
+        "$monitor",
+        "$error",
+        "$warning",
+        "$info",
+    ]
 )
 DIRECTIVES = frozenset(
-    "timescale default_nettype resetall celldefine endcelldefine define undef ifdef ifndef elsif else endif".split()
+    [
+        "timescale",
+        "default_nettype",
+        "resetall",
+        "celldefine",
+        "endcelldefine",
+        "define",
+        "undef",
+        "ifdef",
+        "ifndef",
+        "elsif",
+        "else",
+        "endif",
+    ]
 )
 # Words that act on a net against its drivers or reach out of the module. Strengths are among them because an input
 # that is driven from inside with more strength than from outside changes what the reference sees as well.
 WORDS = frozenset(
-    """force release bind alias program class export import tran tranif0 tranif1 rtran rtranif0 rtranif1 supply0 supply1
-    strong0 strong1 pull0 pull1 weak0 weak1 highz0 highz1 pullup pulldown cmos rcmos nmos pmos rnmos rpmos""".split()
+    [
+        "force",
+        "release",
+        "bind",
+        "alias",
+        "program",
+        "class",
+        "export",
+        "import",
+        "tran",
+        "tranif0",
+        "tranif1",
+        "rtran",
+        "rtranif0",
+        "rtranif1",
+        "supply0",
+        "supply1",
+        "strong0",
+        "strong1",
+        "pull0",
+        "pull1",
+        "weak0",
+        "weak1",
+        "highz0",
+        "highz1",
+        "pullup",
+        "pulldown",
+        "cmos",
+        "rcmos",
+        "nmos",
+        "pmos",
+        "rnmos",
+        "rpmos",
+    ]
 )
 
 

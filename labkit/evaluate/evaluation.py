@@ -1,0 +1,141 @@
+"""Let a model answer problems and judge what it wrote."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from flax import nnx
+
+from labkit.data.problems import Problem
+from labkit.errors import LabError
+from labkit.evaluate import controls, result
+from labkit.evaluate.extraction import Mode, extract_module
+from labkit.evaluate.sampling import generate
+from labkit.evaluate.sandbox import Sandbox, in_parallel, protections
+from labkit.evaluate.verdict import Verdict, judge
+from labkit.progress import Progress
+
+OwnJudge = Callable[[Problem, str], Verdict | bool]  # a user's judge: problem and answer -> verdict
+_LIBRARIES = ("jax", "flax", "google-tunix", "qwix")
+
+
+def evaluate(
+    model: nnx.Module,
+    tokenizer: Any,
+    problems: Sequence[Problem],
+    *,
+    name: str = "model",
+    samples: int = 1,
+    temperature: float = 0.0,
+    seed: int = 0,
+    prompt: controls.PromptBuilder = controls.question,
+    judged_by: OwnJudge | None = None,
+    mode: Mode = "generous",
+    max_new_tokens: int = 256,
+    batch_size: int = 64,
+    workers: int | None = None,
+) -> result.EvalResult:
+    """Answers of a model to problems, judged by simulation; independent of the order of problems and of cores.
+
+    Args:
+        model: a Tunix model.
+        tokenizer: its Transformers tokenizer.
+        problems: what to answer.
+        name: how the result calls the model.
+        samples: answers to each problem; more than one needs a temperature.
+        temperature: 0 is greedy.
+        seed: of the sampling.
+        prompt: makes a prompt of a problem (`labkit.evaluate.controls` has the controls).
+        judged_by: a judge of your own, from problem and answer to a `Verdict` or a bool.
+        mode: "generous" takes the first module out of any text, "strict" wants an answer that is one and ends.
+        max_new_tokens: longest answer.
+        batch_size: prompts that are answered at a time.
+        workers: judges at a time; None is one a core.
+
+    Raises:
+        LabError: no problems, several greedy samples, prompts longer than the model's window, no iverilog.
+    """
+    if not problems:
+        raise LabError("There are no problems to evaluate.", hint="Give at least one.")
+    if samples > 1 and temperature <= 0:
+        raise LabError(f"{samples} greedy samples would all be the same.", hint="Set temperature, such as 0.8.")
+    prompts = [prompt(problem, tokenizer) for problem in problems for _ in range(samples)]
+    begun = time.monotonic()
+    with Progress(f"{name}: answering", len(prompts)) as bar:
+        done = iter(range(len(prompts) + 1))
+        written = generate(
+            model,
+            tokenizer,
+            [p.text for p in prompts],
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            seed=seed,
+            batch_size=batch_size,
+            progress=lambda count: bar.at([next(done) for _ in range(count)][-1] + 1),
+        )
+    answered = time.monotonic()
+    texts = [p.opening + w.text for p, w in zip(prompts, written, strict=True)]
+    tasks = [(problems[i // samples], text, w.stopped) for i, (text, w) in enumerate(zip(texts, written, strict=True))]
+    answers = _judge_all(tasks, judged_by, mode, workers, name)
+    rows = [
+        result.Row(p.id, p.family, p.wording, tuple(answers[i * samples : (i + 1) * samples]))
+        for i, p in enumerate(problems)
+    ]
+    return result.collect(
+        name,
+        rows,
+        samples=samples,
+        temperature=temperature,
+        seed=seed,
+        generation_seconds=answered - begun,
+        judge_seconds=time.monotonic() - answered,
+        tokens=sum(w.tokens for w in written),
+        protections=protections(),
+        versions={library: importlib.metadata.version(library) for library in _LIBRARIES},
+    )
+
+
+def evaluate_named(
+    model: str | Path,
+    *,
+    problems: int = 414,
+    split: str = "test_seen",
+    seed: int = 0,
+    samples: int = 1,
+    temperature: float = 0.0,
+) -> result.EvalResult:
+    """`evaluate` for a model by registry name or directory, on problems of a split of the built-in task."""
+    from labkit import models
+    from labkit.data import verilog
+
+    tasks = verilog.problems(split, problems, seed=seed)
+    loaded = models.load(model)
+    return evaluate(
+        loaded.model, loaded.tokenizer, tasks, name=Path(model).name, samples=samples, temperature=temperature
+    )
+
+
+def _judge_all(
+    tasks: list[tuple[Problem, str, bool]], own: OwnJudge | None, mode: Mode, workers: int | None, name: str
+) -> list[result.Answer]:
+    def verdict(sandbox: Sandbox | None, task: tuple[Problem, str, bool]) -> result.Answer:
+        problem, text, stopped = task
+        if own is not None:
+            return _answer(own(problem, text), text, stopped)
+        return _answer(judge(extract_module(text, problem.top, mode), problem, sandbox=sandbox), text, stopped)
+
+    with Progress(f"{name}: judging", len(tasks)) as bar:
+        if own is not None:
+            return [verdict(None, task) for task in tasks]
+        count = iter(range(1, len(tasks) + 1))
+        return in_parallel(verdict, tasks, workers=workers, progress=lambda: bar.at(next(count)))
+
+
+def _answer(found: Verdict | bool, text: str, stopped: bool) -> result.Answer:
+    if isinstance(found, bool):
+        found = Verdict("pass" if found else "wrong_result", "by the given judge", 0.0)
+    return result.Answer(text, found.verdict, found.detail, stopped)
