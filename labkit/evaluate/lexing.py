@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -23,159 +24,16 @@ _TOKEN = re.compile(
 )
 
 KEYWORDS = frozenset(
-    [
-        "always",
-        "always_comb",
-        "always_ff",
-        "always_latch",
-        "and",
-        "assert",
-        "assign",
-        "assume",
-        "automatic",
-        "begin",
-        "bit",
-        "buf",
-        "bufif0",
-        "bufif1",
-        "byte",
-        "case",
-        "casex",
-        "casez",
-        "cmos",
-        "const",
-        "continue",
-        "deassign",
-        "default",
-        "defparam",
-        "disable",
-        "do",
-        "edge",
-        "else",
-        "end",
-        "endcase",
-        "endfunction",
-        "endgenerate",
-        "endmodule",
-        "endpackage",
-        "endprimitive",
-        "endprogram",
-        "endspecify",
-        "endtable",
-        "endtask",
-        "enum",
-        "event",
-        "export",
-        "extern",
-        "final",
-        "for",
-        "force",
-        "forever",
-        "fork",
-        "function",
-        "generate",
-        "genvar",
-        "if",
-        "iff",
-        "import",
-        "initial",
-        "inout",
-        "input",
-        "inside",
-        "int",
-        "integer",
-        "interface",
-        "join",
-        "join_any",
-        "join_none",
-        "large",
-        "localparam",
-        "logic",
-        "longint",
-        "macromodule",
-        "medium",
-        "modport",
-        "module",
-        "nand",
-        "negedge",
-        "nmos",
-        "nor",
-        "not",
-        "notif0",
-        "notif1",
-        "or",
-        "output",
-        "package",
-        "packed",
-        "parameter",
-        "pmos",
-        "posedge",
-        "primitive",
-        "priority",
-        "program",
-        "property",
-        "pull0",
-        "pull1",
-        "pulldown",
-        "pullup",
-        "rcmos",
-        "real",
-        "realtime",
-        "reg",
-        "release",
-        "repeat",
-        "return",
-        "rnmos",
-        "rpmos",
-        "rtran",
-        "rtranif0",
-        "rtranif1",
-        "scalared",
-        "shortint",
-        "shortreal",
-        "signed",
-        "small",
-        "specify",
-        "specparam",
-        "static",
-        "string",
-        "strong0",
-        "strong1",
-        "struct",
-        "supply0",
-        "supply1",
-        "table",
-        "task",
-        "time",
-        "timeprecision",
-        "timeunit",
-        "tran",
-        "tranif0",
-        "tranif1",
-        "tri",
-        "tri0",
-        "tri1",
-        "triand",
-        "trior",
-        "trireg",
-        "typedef",
-        "union",
-        "unique",
-        "unique0",
-        "unsigned",
-        "var",
-        "vectored",
-        "void",
-        "wait",
-        "wand",
-        "weak0",
-        "weak1",
-        "while",
-        "wire",
-        "wor",
-        "xnor",
-        "xor",
-    ]
+    """always always_comb always_ff always_latch and assert assign assume automatic begin bit buf bufif0 bufif1 byte case
+    casex casez cmos const continue deassign default defparam disable do edge else end endcase endfunction endgenerate
+    endmodule endpackage endprimitive endprogram endspecify endtable endtask enum event export extern final for force
+    forever fork function generate genvar if iff import initial inout input inside int integer interface join
+    join_any join_none large localparam logic longint macromodule medium modport module nand negedge nmos nor not
+    notif0 notif1 or output package packed parameter pmos posedge primitive priority program property pull0 pull1
+    pulldown pullup rcmos real realtime reg release repeat return rnmos rpmos rtran rtranif0 rtranif1 scalared shortint
+    shortreal signed small specify specparam static string strong0 strong1 struct supply0 supply1 table task time
+    timeprecision timeunit tran tranif0 tranif1 tri tri0 tri1 triand trior trireg typedef union unique unique0 unsigned
+    var vectored void wait wand weak0 weak1 while wire wor xnor xor""".split()
 )
 
 
@@ -272,7 +130,7 @@ def scope_names(code: list[Token]) -> set[str]:
 def _pairs(code: list[Token]) -> list[tuple[Token, Token]]:
     """Neighbours, with the lifetime after `module` skipped."""
     kept = [t for t in code if t.text not in ("automatic", "static")]
-    return list(zip(kept, kept[1:], strict=False))
+    return list(itertools.pairwise(kept))
 
 
 def _after_parameters(code: list[Token], i: int) -> int:
@@ -303,7 +161,7 @@ def port_directions(code: list[Token], module: str) -> dict[str, str]:
     found: dict[str, str] = {}
     direction, depth = "", 0
     body = _without_subroutines(_body(code, module))
-    for token, following in zip(body, body[1:], strict=False):
+    for token, following in itertools.pairwise(body):
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token.text, 0)
         if token.text in ("input", "output", "inout"):
             direction = token.text

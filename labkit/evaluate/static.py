@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -21,105 +22,19 @@ LONGEST = 200_000  # characters; a module of this course has hundreds
 # Functions of values and types, and messages. Nothing that opens a file, ends the simulation or reaches a shell; and
 # none that the name of such a call begins with, so that no macro can complete one.
 SYSTEM_CALLS = frozenset(
-    [
-        "$signed",
-        "$unsigned",
-        "$clog2",
-        "$bits",
-        "$countones",
-        "$onehot",
-        "$onehot0",
-        "$isunknown",
-        "$size",
-        "$left",
-        "$right",
-        "$low",
-        "$high",
-        "$increment",
-        "$dimensions",
-        "$unpacked_dimensions",
-        "$rtoi",
-        "$itor",
-        "$realtobits",
-        "$bitstoreal",
-        "$shortrealtobits",
-        "$bitstoshortreal",
-        "$cast",
-        "$pow",
-        "$sqrt",
-        "$ceil",
-        "$floor",
-        "$ln",
-        "$log10",
-        "$exp",
-        "$random",
-        "$urandom",
-        "$urandom_range",
-        "$time",
-        "$stime",
-        "$realtime",
-        "$display",
-        "$write",
-        "$strobe",
-        "$monitor",
-        "$error",
-        "$warning",
-        "$info",
-    ]
+    """$signed $unsigned $clog2 $bits $countones $onehot $onehot0 $isunknown $size $left $right $low $high $increment
+    $dimensions $unpacked_dimensions $rtoi $itor $realtobits $bitstoreal $shortrealtobits $bitstoshortreal $cast
+    $pow $sqrt $ceil $floor $ln $log10 $exp $random $urandom $urandom_range $time $stime $realtime
+    $display $write $strobe $monitor $error $warning $info""".split()
 )
 DIRECTIVES = frozenset(
-    [
-        "timescale",
-        "default_nettype",
-        "resetall",
-        "celldefine",
-        "endcelldefine",
-        "define",
-        "undef",
-        "ifdef",
-        "ifndef",
-        "elsif",
-        "else",
-        "endif",
-    ]
+    "timescale default_nettype resetall celldefine endcelldefine define undef ifdef ifndef elsif else endif".split()
 )
 # Words that act on a net against its drivers or reach out of the module. Strengths are among them because an input
 # that is driven from inside with more strength than from outside changes what the reference sees as well.
 WORDS = frozenset(
-    [
-        "force",
-        "release",
-        "bind",
-        "alias",
-        "program",
-        "class",
-        "export",
-        "import",
-        "tran",
-        "tranif0",
-        "tranif1",
-        "rtran",
-        "rtranif0",
-        "rtranif1",
-        "supply0",
-        "supply1",
-        "strong0",
-        "strong1",
-        "pull0",
-        "pull1",
-        "weak0",
-        "weak1",
-        "highz0",
-        "highz1",
-        "pullup",
-        "pulldown",
-        "cmos",
-        "rcmos",
-        "nmos",
-        "pmos",
-        "rnmos",
-        "rpmos",
-    ]
+    """force release bind alias program class export import tran tranif0 tranif1 rtran rtranif0 rtranif1 supply0 supply1
+    strong0 strong1 pull0 pull1 weak0 weak1 highz0 highz1 pullup pulldown cmos rcmos nmos pmos rnmos rpmos""".split()
 )
 
 
@@ -200,7 +115,7 @@ def _odd_text(code: list[Token], around: Surroundings) -> Iterator[tuple[Token, 
 
 def _directives(code: list[Token], around: Surroundings) -> Iterator[tuple[Token, str]]:
     """Only harmless directives and plain macros: no `include, no arguments, no pasting of names out of pieces."""
-    macros = {b.text for a, b in zip(code, code[1:], strict=False) if a.text == "`define"}
+    macros = {b.text for a, b in itertools.pairwise(code) if a.text == "`define"}
     for i, token in enumerate(code):
         if token.text == "`" or (token.kind == "directive" and token.text[1:] not in DIRECTIVES | macros):
             yield token, f"{token.text} is not an allowed directive"
