@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from labkit.models.hf_config import spec_from_config
 from labkit.models.registry import get, names
 from labkit.models.spec import ModelSpec
+from labkit.models.states import Param, abstract_state
 
 if TYPE_CHECKING:
     from labkit.models.building import abstract, config
@@ -19,7 +20,18 @@ if TYPE_CHECKING:
 
 _LAZY = {"abstract": "building", "config": "building", "load": "loading", "Loaded": "loading"}
 
-__all__ = ["Loaded", "ModelSpec", "abstract", "config", "get", "load", "names", "spec_from_config"]
+__all__ = [
+    "Loaded",
+    "ModelSpec",
+    "Param",
+    "abstract",
+    "abstract_state",
+    "config",
+    "get",
+    "load",
+    "names",
+    "spec_from_config",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,9 @@ from tunix.models.qwen3 import model as qwen3
 
 from labkit import compat
 from labkit.errors import LabError, nearest
+from labkit.models import states
 from labkit.models.spec import ModelSpec
+from labkit.models.states import Param
 
 _MODEL_CLASSES = {"gemma3": gemma3.Gemma3, "gemma4": gemma4.Gemma4, "llama3": llama3.Llama3, "qwen3": qwen3.Qwen3}
 _IGNORE_ROPE_THETA = {"llama3": llama3, "qwen3": qwen3}
@@ -64,6 +66,21 @@ def abstract(spec: ModelSpec, *, dtype: Any = None, **overrides: Any) -> nnx.Mod
     graph, state = nnx.split(model)
     cast = functools.partial(_with_dtype, dtype=dtype or jnp.float32)
     return nnx.merge(graph, jax.tree.map(cast, state))
+
+
+def parameters_of(spec: ModelSpec) -> tuple[Param, ...]:
+    """Every parameter of the model that Tunix builds from a spec, in the spec's dtype, in order of path."""
+    flat = nnx.to_flat_state(nnx.state(abstract(spec)))
+    return states.in_order(
+        Param(".".join(map(str, path)), tuple(variable.get_value().shape), spec.dtype, sharding_axes(variable))
+        for path, variable in flat
+    )
+
+
+def sharding_axes(variable: nnx.Variable) -> tuple[Any, ...]:
+    """The mesh axis of each dimension of a parameter under Tunix's own sharding; None is not sharded."""
+    axes = variable.get_metadata().get("out_sharding") or ()
+    return tuple(axes) + (None,) * (len(variable.get_value().shape) - len(axes))
 
 
 def _with_dtype(leaf: Any, dtype: Any) -> Any:

@@ -113,7 +113,7 @@ def spec_from_config(directory: str | os.PathLike[str]) -> ModelSpec:
     if family is None:
         known = ", ".join(sorted(_FAMILY_OF_TYPE))
         raise LabError(f"{path}: model_type {kind!r} is not one that labkit loads.", hint=f"It loads: {known}.")
-    outer = {k: raw[k] for k in ("tie_word_embeddings",) if k in raw}
+    outer = {k: raw[k] for k in ("tie_word_embeddings", "dtype", "torch_dtype") if k in raw}
     values = _Values(path, {**DEFAULTS[family], **outer, **{k: v for k, v in text.items() if v is not None}})
     _refuse_unsupported(values, family)
     return _build(values, family, Path(directory).resolve().name)
@@ -178,6 +178,7 @@ def _build(values: _Values, family: str, name: str) -> ModelSpec:
         "max_positions": values["max_position_embeddings"],
         "norm_eps": values["rms_norm_eps"],
         "parameters": 0,
+        "dtype": values.get("dtype") or values.get("torch_dtype") or "float32",
     }
     extra = {"gemma3": _gemma3, "gemma4": _gemma4, "qwen3": _qwen3, "llama3": _llama3}[family](values)
     spec = ModelSpec(**common | extra)

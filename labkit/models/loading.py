@@ -126,8 +126,7 @@ def _refuse_holes(model: nnx.Module, spec: ModelSpec, directory: Path) -> None:
 
 def _check_divides(model: nnx.Module, mesh: Mesh, spec: ModelSpec) -> None:
     for path, variable in nnx.to_flat_state(nnx.state(model)):
-        axes = variable.get_metadata().get("sharding") or variable.get_metadata().get("out_sharding") or ()
-        for size, axis in zip(variable.get_value().shape, axes, strict=False):
+        for size, axis in zip(variable.get_value().shape, building.sharding_axes(variable), strict=True):
             ways = _ways(axis, mesh)
             if size % ways:
                 raise LabError(

@@ -13,10 +13,10 @@ FAMILIES = ("gemma3", "gemma4", "llama3", "qwen3")
 class ModelSpec(Record):
     """The text model of one checkpoint: every shape and constant that its forward pass needs.
 
-    `parameters` counts the text model as Tunix builds it; vision and audio towers are not in it. `layer_types` holds
-    "local" (attention within `sliding_window`) or "global" for each layer. A `global_head_dim` or
-    `num_global_kv_heads` of None means: as in the local layers. `k_eq_v` layers are global layers whose values are
-    their keys. `rope_scale` divides the positions of global layers; `rope_scaling` holds Llama 3's four numbers.
+    `parameters` counts the text model as Tunix builds it; vision and audio towers are not in it. `dtype` is that of
+    the published weights. `layer_types` holds "local" (attention within `sliding_window`) or "global" for each layer.
+    A `global_head_dim` or `num_global_kv_heads` of None means: as in the local layers. `k_eq_v`: the values of global
+    layers are their keys. `rope_scale` divides the positions of global layers; `rope_scaling` holds Llama 3's numbers.
     """
 
     name: str
@@ -37,6 +37,7 @@ class ModelSpec(Record):
     norm_eps: float
     rope_theta: float
     parameters: int
+    dtype: str = "bfloat16"
     global_head_dim: int | None = None
     num_global_kv_heads: int | None = None
     k_eq_v: bool = False
