@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 
-import tiny
 from labkit import models
 from labkit.errors import LabError
 from labkit.models import building, checkpoints, hub, loading
