@@ -2,8 +2,8 @@
 
 python scripts/pretrain_tiny.py --model data/models/tiny-gemma4 --work runs/pretrain --tokens 6e6
 
-`--model` holds the tokenizer (scripts/make_tokenizer.py). Checkpoints go to `--work`; at the end, or with `--export`
-from the newest checkpoint, `model.safetensors` and `config.json` are written into `--model`.
+`--model` holds the tokenizer (scripts/make_tokenizer.py). Checkpoints go to `--work`; at the end
+`model.safetensors` and `config.json` are written into `--model`.
 
 Nothing in the documents is a question with an answer: the chat markers never occur. Hidden matrices are trained by
 Muon (Jordan et al. 2024), which needs fewer tokens than AdamW; embedding and norms by AdamW. The learning rate
@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from itertools import islice
@@ -30,7 +32,7 @@ from jaxtyping import Array, Float
 from optax.contrib import MuonDimensionNumbers, muon
 from transformers import AutoTokenizer
 
-from labkit import models
+from labkit import convert, models
 from labkit.data.batch import Batch
 from labkit.data.chat import Tokenized
 from labkit.data.masks import attention_mask
@@ -175,7 +177,66 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
-    train(args, models.get(args.name))
+    spec = models.get(args.name)
+    export(train(args, spec), spec, args)
+
+
+def export(weights: Weights, spec: models.ModelSpec, args: argparse.Namespace) -> None:
+    """Put weights and configuration beside the tokenizer in `--model`."""
+    graph, _ = nnx.split(models.abstract(spec))
+    with tempfile.TemporaryDirectory(dir=args.work) as folder:
+        source, out = Path(folder) / "source", Path(folder) / "out"
+        source.mkdir()
+        write_atomic(source / "config.json", json.dumps(hf_config(spec), indent=2))
+        done = convert.to_hf(bind(graph, spec, weights), spec, out, source=source)
+        for name in ("model.safetensors", "config.json", "provenance.json"):
+            os.replace(out / name, args.model / name)
+    print(done, file=sys.stderr)
+
+
+def hf_config(spec: models.ModelSpec) -> dict[str, Any]:
+    """Transformers' `config.json` of a Gemma 4 text model."""
+    kinds = {"local": "sliding_attention", "global": "full_attention"}
+    rope = {"partial_rotary_factor": spec.rope_proportion, "rope_theta": spec.rope_theta, "rope_type": "proportional"}
+    return {
+        "architectures": ["Gemma4ForCausalLM"],
+        "model_type": "gemma4_text",
+        "dtype": "float32",
+        "vocab_size": spec.vocab_size,
+        "hidden_size": spec.embed_dim,
+        "intermediate_size": spec.hidden_dim,
+        "num_hidden_layers": spec.num_layers,
+        "layer_types": [kinds[kind] for kind in spec.layer_types],
+        "num_attention_heads": spec.num_heads,
+        "num_key_value_heads": spec.num_kv_heads,
+        "head_dim": spec.head_dim,
+        "num_global_key_value_heads": spec.num_global_kv_heads,
+        "global_head_dim": spec.global_head_dim,
+        "attention_k_eq_v": spec.k_eq_v,
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "sliding_window": spec.sliding_window,
+        "final_logit_softcapping": spec.final_logit_softcap,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size_per_layer_input": 0,
+        "vocab_size_per_layer_input": spec.vocab_size,
+        "num_kv_shared_layers": 0,
+        "enable_moe_block": False,
+        "use_double_wide_mlp": False,
+        "use_bidirectional_attention": None,
+        "max_position_embeddings": spec.max_positions,
+        "rms_norm_eps": spec.norm_eps,
+        "rope_parameters": {
+            "full_attention": rope,
+            "sliding_attention": {"rope_theta": spec.local_rope_theta, "rope_type": "default"},
+        },
+        "tie_word_embeddings": spec.tied_embeddings,
+        "initializer_range": 0.02,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "bos_token_id": 2,
+        "use_cache": True,
+    }
 
 
 if __name__ == "__main__":
