@@ -232,7 +232,7 @@ def _install_programs(programs: tuple[str, ...]) -> str:
 _BREW = {"iverilog": "brew install icarus-verilog", "chromium": "brew install --cask chromium"}
 _CONDA = {  # conda-forge has no Chromium; kaleido brings a command that fetches one
     "iverilog": "conda install -y -c conda-forge iverilog",
-    "chromium": "choreo_get_chrome -y",
+    "chromium": "choreo_get_chrome",
 }
 
 

@@ -13,19 +13,23 @@ from labkit.runtime.hosted import (
     prepare_colab,
 )
 from labkit.runtime.launch import SCALES, Runtime, Scale, jax_started, quiet_logs, slice_name, start
+from labkit.runtime.notebooks import Notebooks, notebooks, open_lab
 
 __all__ = [
     "DISTRIBUTION",
     "FIRST_CELL",
     "SCALES",
     "Chips",
+    "Notebooks",
     "Runtime",
     "Scale",
     "checkpoint_dir",
     "gpu",
     "jax_started",
     "missing_requirements",
+    "notebooks",
     "on_colab",
+    "open_lab",
     "prepare_colab",
     "quiet_logs",
     "slice_name",

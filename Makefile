@@ -1,0 +1,41 @@
+# `make run` is the main job, `make test` all tests of behaviour, `make lab` the notebooks in JupyterLab.
+# Each makes .venv and installs what the system lacks on first need.
+.PHONY: run test test-all lint lab env torch bench notebooks clean
+
+PY := .venv/bin/python
+OUT ?= out/run
+
+run: env
+	.venv/bin/labkit run --out $(OUT)
+
+test: env lint
+	$(PY) -m pytest -m "not slow" --nbval-lax tests notebooks
+
+test-all: env lint
+	$(PY) -m pytest --nbval-lax tests notebooks
+
+lint: env
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+
+lab: env
+	.venv/bin/jupyter lab notebooks
+
+env:
+	@scripts/system_packages.sh iverilog
+	@scripts/make_env.sh
+
+torch:
+	@scripts/make_env.sh torch
+
+bench: env
+	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(PY) $$script || exit 1; done
+
+notebooks: env
+	@scripts/system_packages.sh chromium
+	$(PY) scripts/build_notebooks.py --force
+
+clean: # results in out/ and runs/ stay
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

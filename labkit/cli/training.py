@@ -1,0 +1,3 @@
+"""Commands that train: `run` and `sft`."""
+
+from __future__ import annotations
