@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ import labkit
 from labkit import convert, lora, models, sft
 from labkit import evaluate as judging
 from labkit.data import verilog
-from labkit.data.pipeline import pipeline as feed
 from labkit.data.problems import Problem
 from labkit.errors import LabError
 from labkit.evaluate.result import EvalResult
@@ -188,11 +186,11 @@ def _stages(job: _Job, loaded: Loaded) -> RunReport:
     base_new = ask("base_unseen_families", loaded.model, new)
     few = ask("base_three_examples", loaded.model, seen, prompt=judging.controls.few_shot(shots))
     header = ask("base_given_the_header", loaded.model, seen, prompt=judging.controls.complete_header)
-    tuned, trained, coverage_seconds = _train(job, loaded)
+    tuned, trained = _train(job, loaded)
     after = ask("sft", tuned, seen)
     after_new = ask("sft_unseen_families", tuned, new)
     mixed = ask("sft_shuffled_specifications", tuned, judging.controls.shuffled(seen, job.seed))
-    seconds = {"train": trained.train_seconds, "start": coverage_seconds}
+    seconds = {"train": trained.train_seconds}
     for name, result in (("base", base), ("sft", after)):
         seconds |= {f"{name}: answers": result.generation_seconds, f"{name}: judging": result.judge_seconds}
     return RunReport(
@@ -222,26 +220,9 @@ def _versions() -> dict[str, str]:
     return found | {"labkit": labkit.__version__, "python": platform.python_version()}
 
 
-def _train(job: _Job, loaded: Loaded) -> tuple[nnx.Module, sft.TrainResult, float]:
-    begun = time.monotonic()
-    recipe = job.recipe
-    examples = verilog.examples(verilog.drafts("train", recipe.samples, recipe.seed))
-    data = feed(
-        examples,
-        loaded.tokenizer,
-        seq_len=recipe.seq_len,
-        batch_size=recipe.batch_size,
-        seed=recipe.seed,
-        packing=recipe.packing,
-        loss=recipe.loss,
-        reasoning=recipe.reasoning,
-    )
-    model = loaded.model
-    if recipe.tuning == "lora":
-        model, _ = lora.inject(model, recipe.rank, recipe.alpha, recipe.targets, qlora=recipe.qlora, seed=recipe.seed)
-    lora.set_remat(model, recipe.remat)
-    start = time.monotonic() - begun
-    return model, sft.train(model, data, recipe, out=job.folder / "train"), start
+def _train(job: _Job, loaded: Loaded) -> tuple[nnx.Module, sft.TrainResult]:
+    model, data = sft.prepare(job.recipe, loaded)
+    return model, sft.train(model, data, job.recipe, out=job.folder / "train")
 
 
 def _export(job: _Job, name: str, tuned: nnx.Module, loaded: Loaded) -> str:

@@ -1,5 +1,6 @@
 """Supervised fine-tuning on Tunix's trainer: recipes, a loss whose logits never exist, exact resuming."""
 
+from labkit.sft.job import examples, fine_tune, prepare
 from labkit.sft.losses import Head, Sums, chunked_cross_entropy, hidden_states, plain_cross_entropy, sums
 from labkit.sft.metrics import StepMetrics
 from labkit.sft.recipe import Comparison, Recipe, compare, published
@@ -15,8 +16,11 @@ __all__ = [
     "TrainResult",
     "chunked_cross_entropy",
     "compare",
+    "examples",
+    "fine_tune",
     "hidden_states",
     "plain_cross_entropy",
+    "prepare",
     "published",
     "score",
     "sums",
