@@ -31,7 +31,10 @@ def adapted(source):
     return model, loaded.spec
 
 
-@pytest.mark.parametrize("name", models.names())
+LARGE = {"llama3.1-70b", "llama3.1-405b", "gemma4-31b", "gemma3-12b", "llama3.1-8b", "gemma4-e4b", "qwen3-14b"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LARGE)) for n in models.names()])
 def test_the_table_uses_every_parameter_and_every_tensor_once(name):
     spec = models.get(name)
     state = nnx.to_flat_state(nnx.state(models.abstract(spec), nnx.Param))
@@ -44,7 +47,7 @@ def test_the_table_uses_every_parameter_and_every_tensor_once(name):
 
 def test_a_parameter_without_a_rule_is_an_error():
     spec = models.get("tiny-gemma4")
-    with pytest.raises(LabError, match="extra.w"):
+    with pytest.raises(LabError, match=r"extra\.w"):
         convert.rows(spec, {"extra.w": (1,)})
 
 

@@ -34,7 +34,7 @@
 # %%
 SCALE = {
     #         model          samples  steps  rows  tokens a row
-    "laptop": ("tiny-gemma4", 2_000, 150, 8, 512),
+    "laptop": ("tiny-gemma4", 2_000, 90, 16, 256),
     "colab": ("qwen3-0.6b", 2_000, 150, 8, 1024),
     "slice": ("gemma4-31b", 4_000, 250, 16, 4096),
 }
@@ -236,8 +236,8 @@ lora_4.check(pack)
 from labkit import sft
 
 recipe = sft.Recipe(
-    rank=16, alpha=32.0, targets="all", learning_rate=3e-3, warmup_steps=10,
-    steps=steps, batch_size=batch_size, seq_len=seq_len, packing="pack", seed=0,
+    rank=16, alpha=32.0, targets="all", learning_rate=4e-3, warmup=10,
+    model=name, samples=samples, steps=steps, batch_size=batch_size, seq_len=seq_len, packing="pack", seed=0,
 )  # fmt: skip
 recipe
 
@@ -253,12 +253,13 @@ from labkit.runtime import checkpoint_dir
 feed = feeding.pipeline(examples, base.tokenizer, seq_len=seq_len, batch_size=batch_size, packing="pack")
 result = sft.train(model, feed, recipe, out=checkpoint_dir("lora-lab"))
 print(result)
-assert result.losses[-1] < 0.5 * result.losses[0]
+assert result.last_loss < 0.5 * result.first_loss
 
 # %%
+curve = result.curve()
 plots.lines(
-    f"In {steps} steps the loss on answers falls from {result.losses[0]:.2f} to {result.losses[-1]:.2f}",
-    {"training": (range(len(result.losses)), result.losses)},
+    f"In {steps} steps the loss on answers falls from {result.first_loss:.2f} to {result.last_loss:.2f}",
+    {"training": ([row.step for row in curve], [row.loss for row in curve])},
     x="step",
     y="loss (nats an answer token)",
 )
@@ -283,7 +284,7 @@ lora_5.check(chunked_loss)
 # **Predict:** the loss is low. How many modules *work*?
 
 # %%
-after = evaluate.evaluate(result.model, base.tokenizer, problems)
+after = evaluate.evaluate(model, base.tokenizer, problems)
 print("before:", before)
 print("after: ", after)
 assert after.interval[0] > before.interval[1]
@@ -318,15 +319,22 @@ plots.bars(
 # **Predict:** which way of counting gives the largest loss?
 
 # %%
-scores = {
-    loss: sft.score(result.model, feeding.pipeline(
-        examples[:200], base.tokenizer, seq_len=seq_len, batch_size=batch_size, epochs=1, loss=loss
-    ))
-    for loss in ("answer", "all")
-}  # fmt: skip
-for loss, score in scores.items():
-    print(f"{loss:7} {score.loss:.3f} nats, {score.accuracy:.1%} of the tokens right")
-assert scores["all"].loss > 3 * scores["answer"].loss
+from labkit.data.examples import Example
+
+thinking = [
+    Example.of(draft.spec, f"<think>\nThe module is {draft.top}.\n</think>\n{draft.reference}", id=str(i))
+    for i, draft in enumerate(verilog.drafts("train", 100, seed=0))
+]
+scores = {}
+for counted, options in {
+    "answer, reasoning stripped": {"loss": "answer", "reasoning": "strip"},
+    "answer and reasoning": {"loss": "assistant"},
+    "everything": {"loss": "all"},
+}.items():
+    feed = feeding.pipeline(thinking, base.tokenizer, seq_len=2 * seq_len, batch_size=8, epochs=1, **options)
+    scores[counted] = sft.score(model, feed)
+    print(f"{counted:27}", scores[counted])
+assert scores["everything"].loss > 3 * scores["answer, reasoning stripped"].loss
 
 # %% [markdown]
 # The same weights. The specification is prose that nobody trained the model to write, so counting it drowns the answer.
@@ -345,9 +353,9 @@ sft.compare(tpu, gpu)
 # `merge` adds the product of A and B to the weights. The merged model needs no LoRA code and runs as fast as the base.
 
 # %%
-merged = lora.merge(result.model)
+merged = lora.merge(model)
 again = evaluate.evaluate(merged, base.tokenizer, problems[:8])
-assert again.pass_at_1 == evaluate.evaluate(result.model, base.tokenizer, problems[:8]).pass_at_1
+assert again.pass_at_1 == evaluate.evaluate(model, base.tokenizer, problems[:8]).pass_at_1
 again
 
 # %% [markdown]
