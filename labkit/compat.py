@@ -54,7 +54,7 @@ def repair_rope(family: ModuleType) -> None:
             _ROPE.reset(token)
 
     family.Attention.block = block_with_rope
-    family.apply_rope = _apply_rope
+    setattr(family, "apply_rope", _apply_rope)  # noqa: B010 - a module attribute that mypy cannot know
 
 
 def rope_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> np.ndarray:

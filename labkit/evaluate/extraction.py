@@ -20,8 +20,9 @@ _PIECE = re.compile(
     ^[ \t]*`(?:timescale|default_nettype|define|undef|resetall|include|ifdef|ifndef|elsif|else|endif)\b[^\n]*
   | ^[ \t]*typedef\b[^{;]*(?:\{[^}]*\})?[^;]*;
   | ^[ \t]*package\s+\w+\s*;.*?\bendpackage\b
-  | (?P<module>(?:^[ \t]*|(?<=;)[ \t]*|(?<=\bendmodule)[ \t]+)(?:macro)?module\s+(?:automatic\s+|static\s+)?(?P<name>[A-Za-z_]\w*)
-      \s*(?:\#|\(|;|import\b).*?(?:\bendmodule\b|(?=^[ \t]*module\s)|\Z))
+  | (?P<module>(?:^[ \t]*|(?<=;)[ \t]*|(?<=\bendmodule)[ \t]+)(?:macro)?module\s+
+      (?:automatic\s+|static\s+)?(?P<name>[A-Za-z_]\w*)\s*
+      (?:\#|\(|;|import\b).*?(?:\bendmodule\b|(?=^[ \t]*module\s)|\Z))
     """,
     re.VERBOSE | re.DOTALL | re.MULTILINE,
 )

@@ -115,7 +115,7 @@ def _collect(selector: selectors.BaseSelector, ready: list, captured: list[bytea
 
 
 def _drain(selector: selectors.BaseSelector, captured: list[bytearray], most: int) -> None:
-    """What is still in the pipes of a job that has ended; a process that got away may hold them open, so wait little."""
+    """What is still in the pipes of an ended job; a process that got away may hold them open, so wait little."""
     selector.unregister(0)
     while selector.get_map() and (ready := selector.select(0.05)):
         if _collect(selector, ready, captured, most):

@@ -11,7 +11,8 @@ _TOKEN = re.compile(
     r"""
     (?P<comment>//[^\n]*|/\*.*?\*/)
   | (?P<string>"(?:[^"\\\n]|\\[^\n])*")
-  | (?P<number>(?:\d[\d_]*\s*)?'[sS]?[bodhBODH]\s*[0-9a-fA-FxXzZ?_]+|'[01xXzZ](?![\w$])|\d[\d_]*(?:\.\d[\d_]*)?(?:[eE][+-]?\d+)?)
+  | (?P<number>(?:\d[\d_]*\s*)?'[sS]?[bodhBODH]\s*[0-9a-fA-FxXzZ?_]+
+      |'[01xXzZ](?![\w$])|\d[\d_]*(?:\.\d[\d_]*)?(?:[eE][+-]?\d+)?)
   | (?P<name>[A-Za-z_][\w$]*)
   | (?P<escaped>\\[^\s]+)
   | (?P<system>\$[A-Za-z_][\w$]*)
@@ -24,7 +25,8 @@ _TOKEN = re.compile(
 )
 
 KEYWORDS = frozenset(
-    """always always_comb always_ff always_latch and assert assign assume automatic begin bit buf bufif0 bufif1 byte case
+    """
+    always always_comb always_ff always_latch and assert assign assume automatic begin bit buf bufif0 bufif1 byte case
     casex casez cmos const continue deassign default defparam disable do edge else end endcase endfunction endgenerate
     endmodule endpackage endprimitive endprogram endspecify endtable endtask enum event export extern final for force
     forever fork function generate genvar if iff import initial inout input inside int integer interface join
@@ -167,10 +169,13 @@ def port_directions(code: list[Token], module: str) -> dict[str, str]:
             direction = token.text
         elif token.text in (")", ";"):
             direction = ""
-        elif direction and depth == 0 and token.kind == "name" and token.text not in KEYWORDS:
-            if following.text in (",", ")", ";", "=", "["):
-                found.setdefault(token.text, direction)
+        elif direction and depth == 0 and _is_port(token, following):
+            found.setdefault(token.text, direction)
     return found
+
+
+def _is_port(token: Token, following: Token) -> bool:
+    return token.kind == "name" and token.text not in KEYWORDS and following.text in (",", ")", ";", "=", "[")
 
 
 def _body(code: list[Token], module: str) -> list[Token]:

@@ -99,7 +99,7 @@ def generate(
 
 
 def stop_ids(tokenizer: Any) -> list[int]:
-    """The tokens that end an answer: end of text, and the end of a turn in the chat formats that the tokenizer knows."""
+    """The tokens that end an answer: end of text, and the end of a turn in the chat formats of the tokenizer."""
     known = tokenizer.get_vocab()
     ids = [known[token] for token in TURN_ENDS if token in known]
     if tokenizer.eos_token_id is not None:

@@ -85,9 +85,10 @@ def judge(
         LabError: iverilog is missing, or the testbench is not usable.
     """
     start = time.perf_counter()
-    if not isinstance(testbench, str):
-        testbench, reference, top = testbench.testbench, testbench.reference, testbench.top
-    bench = prepare(testbench, reference, top)
+    if isinstance(testbench, str):
+        bench = prepare(testbench, reference, top)
+    else:
+        bench = prepare(testbench.testbench, testbench.reference, testbench.top)
     verdict, detail = _judge(candidate, bench, timeout, sandbox)
     return Verdict(verdict, detail, time.perf_counter() - start)
 

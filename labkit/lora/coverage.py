@@ -23,7 +23,9 @@ class LinearRow(Record):
     note: str = ""
 
     def __str__(self) -> str:
-        adapter = f"A {self.a_shape}, B {self.b_shape}, {self.parameters:,} parameters" if self.adapted else "no adapter"
+        adapter = (
+            f"A {self.a_shape}, B {self.b_shape}, {self.parameters:,} parameters" if self.adapted else "no adapter"
+        )
         return f"{self.path} {self.shape}: {adapter}{f' ({self.note})' if self.note else ''}"
 
 

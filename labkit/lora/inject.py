@@ -169,7 +169,7 @@ def _shard_like_weights(model: nnx.Module) -> None:
 
 def _verify(adapted: nnx.Module, chosen: tuple[Linear, ...], rank: int) -> None:
     found = {".".join(map(str, path)): leaf.shape for path, leaf in nnx.to_flat_state(state(adapted))}
-    wanted = {}
+    wanted: dict[str, tuple[int, ...]] = {}
     for linear in chosen:
         a, b = linear.adapter_shapes(rank)
         name = f"{linear.path.replace('/', '.')}.{linear.weight}_lora"

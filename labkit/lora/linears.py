@@ -140,7 +140,8 @@ def _linear(path: tuple[Any, ...], module: Any, borrowed: bool) -> Linear:
     is_einsum = hasattr(module, "einsum_str")
     weight = "w" if is_einsum else "kernel"
     shape = tuple(getattr(module, weight).shape)
-    contracted, remaining = ((0,), (1,))
+    contracted: tuple[int, ...] = (0,)
+    remaining: tuple[int, ...] = (1,)
     if is_einsum:
         lhs, rhs = module.einsum_str.replace(" ", "").split("->")[0].split(",")
         contracted = tuple(i for i, letter in enumerate(rhs) if letter in lhs)

@@ -29,7 +29,7 @@ def split(model: nnx.Module) -> tuple[nnx.Module, nnx.State]:
     return _without_adapters(model, None), state(model)
 
 
-def delta(linear: Linear, a: Float[Array, "..."], b: Float[Array, "..."], scale: float) -> Float[Array, "..."]:
+def delta(linear: Linear, a: Float[Array, ...], b: Float[Array, ...], scale: float) -> Float[Array, ...]:
     """scale * A B in float32, in the shape of the linear's weight."""
     shape = [linear.shape[i] for i in (*linear.contracted, *linear.remaining)]
     rank = a.shape[-1]

@@ -113,7 +113,7 @@ def spec_from_config(directory: str | os.PathLike[str]) -> ModelSpec:
     if family is None:
         known = ", ".join(sorted(_FAMILY_OF_TYPE))
         raise LabError(f"{path}: model_type {kind!r} is not one that labkit loads.", hint=f"It loads: {known}.")
-    outer = {k: raw[k] for k in ("tie_word_embeddings", "dtype", "torch_dtype") if k in raw}
+    outer: dict[str, Any] = {k: raw[k] for k in ("tie_word_embeddings", "dtype", "torch_dtype") if k in raw}
     values = _Values(path, {**DEFAULTS[family], **outer, **{k: v for k, v in text.items() if v is not None}})
     _refuse_unsupported(values, family)
     return _build(values, family, Path(directory).resolve().name)

@@ -20,6 +20,7 @@ from labkit.errors import LabError
 from labkit.evaluate.result import EvalResult
 from labkit.models.loading import Loaded
 from labkit.records import Record
+from labkit.sft.run import TrainResult
 
 # The main job's recipe: about four minutes of training on two cores.
 RECIPE = sft.Recipe(steps=150, seq_len=256, batch_size=16, samples=6000, learning_rate=4e-3, warmup=10, save_every=25)
@@ -69,7 +70,7 @@ class RunReport(Record):
     sft: Summary
     unseen_families: dict[str, Summary]
     controls: dict[str, float]
-    train: sft.TrainResult
+    train: TrainResult
     train_seconds: float
     useful_tokens_per_second: float
     adapter: str

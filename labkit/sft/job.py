@@ -51,4 +51,4 @@ def examples(recipe: Recipe) -> list[Example]:
     found, _ = readers.read_jsonl(recipe.data, limit=recipe.samples)
     if not found:
         raise LabError(f"{recipe.data} has no usable line.", hint="Each line needs messages, or prompt and completion.")
-    return found
+    return list(found)

@@ -132,7 +132,5 @@ def width(bits: int) -> str:
 
 def header(top: str, ports: list[Port], n: Names) -> str:
     """The module header in ANSI style, one port a line."""
-    lines = [
-        f"  {p.direction} {'reg ' if p.reg else ''}{width(p.width)}{getattr(n, p.role)}" for p in ports
-    ]
+    lines = [f"  {p.direction} {'reg ' if p.reg else ''}{width(p.width)}{getattr(n, p.role)}" for p in ports]
     return f"module {top}(\n" + ",\n".join(lines) + "\n);\n"

@@ -163,7 +163,7 @@ class RegisterFile(Family):
         def step(s: tuple[dict[int, int], Any], x: Inputs) -> tuple[dict[int, int], Any]:
             return (s[0] | {x.wa: x.d} if x.we else s[0]), both(s[0], x)
 
-        start = ({}, {"q": None, "r": None})
+        start: tuple[dict[int, int], Any] = ({}, {"q": None, "r": None})
         return Clocked(p, start, step, lambda s, x: s[1] if p.late else both(s[0], x))
 
     def stimuli(self, p: Params, rng: Random) -> list[dict[str, int]]:

@@ -291,14 +291,17 @@ def _resets(text: _Text) -> Iterator[Edit]:
 
 
 def _signals(text: _Text) -> Iterator[Edit]:
-    """A port that is read, replaced by another of the same width; never by the clock."""
-    widths = _port_widths(text)
+    """A port that is read, replaced by another input of the same width, but the clock.
+
+    Never by an output: a loop without a clock could swing for ever.
+    """
+    widths, inputs = _port_widths(text), _inputs(text)
     for i, word in enumerate(text.words[:-1]):
         if word not in widths or i < text.words.index(";") or _clock(text, word):
             continue
         if i - 1 in text.assigns or text.words[i - 1] in _READ_AFTER:
             for other in widths:
-                if other != word and widths[other] == widths[word] and not _clock(text, other):
+                if other in inputs and other != word and widths[other] == widths[word] and not _clock(text, other):
                     yield text.cut(i, i, other)
 
 
@@ -309,8 +312,7 @@ def _clock(text: _Text, name: str) -> bool:
 def _port_widths(text: _Text) -> dict[str, str]:
     """Each port's name with the text of its range."""
     found, span = {}, ""
-    header_end = text.words.index(";")
-    for i, word in enumerate(text.words[:header_end]):
+    for i, word in _header(text):
         if word == "[":
             span = text.between(i, text.partner[i])
         elif word in ("input", "output"):
@@ -318,6 +320,20 @@ def _port_widths(text: _Text) -> dict[str, str]:
         elif word.isidentifier() and text.words[i + 1] in (",", ")") and i > 2:
             found[word] = span
     return found
+
+
+def _inputs(text: _Text) -> set[str]:
+    found, direction = set(), ""
+    for i, word in _header(text):
+        if word in ("input", "output"):
+            direction = word
+        elif direction == "input" and word.isidentifier() and text.words[i + 1] in (",", ")"):
+            found.add(word)
+    return found
+
+
+def _header(text: _Text) -> list[tuple[int, str]]:
+    return list(enumerate(text.words[: text.words.index(";")]))
 
 
 _KINDS: dict[str, Callable[[_Text], Iterator[Edit]]] = {

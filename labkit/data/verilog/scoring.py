@@ -15,7 +15,7 @@ from labkit.data.verilog.mutants import mutants
 from labkit.errors import LabError
 from labkit.records import Record
 
-SECONDS = 5  # of processor time; a mutant that runs longer is killed
+SECONDS = 2  # of processor time; a mutant that runs longer is killed
 LONG_SECONDS = 60  # for the long comparison with the reference
 PHASES, CYCLES = 120, 200  # of the long random comparison; each phase has its own share of ones for every input
 

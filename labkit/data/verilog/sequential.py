@@ -211,7 +211,7 @@ class ShiftLoad(Family):
         return n.sin if p.fill == "sin" else "0" if p.fill == "zero" else "1"
 
     def says(self, p: Params, n: Names) -> list[str]:
-        fill, way, bit = self._fill(p, n), *(("left", 0) if p.left else ("right", p.width - 1))
+        fill, way, bit = self._fill(p, n), "left" if p.left else "right", 0 if p.left else p.width - 1
         return tell(
             p,
             n,

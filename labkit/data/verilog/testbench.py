@@ -75,6 +75,7 @@ def build(family: Family, params: Params, names: Names, top: str, ports: list[Po
     inputs = [p for p in ports if p.direction == "input" and p.kind != "clock"]
     outputs = [p for p in ports if p.direction == "output"]
     directed = family.stimuli(params, rng)
+    rows: Iterator[tuple[str, ...]]
     if clock:
         rows = _clocked_rows(model, inputs, outputs, directed, rng)
     else:
