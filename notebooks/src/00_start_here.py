@@ -65,7 +65,7 @@ assert [s.chips for s in slices] == [4, 8, 16]
 from labkit.errors import LabError
 
 try:
-    hardware.slice("v5-8")
+    hardware.slice("v5p-7")
 except LabError as error:
     print(error)
     caught = error
