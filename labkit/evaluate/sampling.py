@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -86,7 +87,7 @@ def generate(
         output = sampler(
             [prompts[i] for i in rows],
             max_generation_steps=max_new_tokens,
-            max_prompt_length=_padded(max(lengths[i] for i in rows)),
+            max_prompt_length=_padded(max(lengths[i] for i in batch)),
             eos_tokens=stop_ids(tokenizer),
             temperature=temperature,
             seed=keys[jnp.asarray(rows)],
@@ -173,8 +174,6 @@ def _sampler(model: nnx.Module, adapter: _Adapter, cache_size: int, drawing: Dra
 
 def _keys(prompts: Sequence[str], seed: int) -> UInt32[Array, "N 2"]:
     """A key for each prompt: of the seed, the prompt's text, and how many equal prompts came before."""
-    import zlib
-
     seen: dict[str, int] = {}
     counts = []
     for prompt in prompts:
@@ -204,8 +203,12 @@ def _padded(length: int) -> int:
 
 
 def _batches(prompts: Sequence[str], lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Indices by prompt length, each batch within one padded length, so that it alone decides a prompt's arithmetic."""
+    """Indices by prompt length, in batches that share few padded lengths; the order of the prompts has no say."""
     order = sorted(range(len(prompts)), key=lambda i: (lengths[i], prompts[i], i))
+    largest = _padded(max(lengths))
+    waiting: list[int] = []
     for padded in sorted({_padded(n) for n in lengths}):
-        members = [i for i in order if _padded(lengths[i]) == padded]
-        yield from (members[i : i + size] for i in range(0, len(members), size))
+        waiting += [i for i in order if _padded(lengths[i]) == padded]
+        if len(waiting) >= size or padded == largest:  # a few short prompts are not worth a compilation
+            yield from (waiting[i : i + size] for i in range(0, len(waiting), size))
+            waiting = []

@@ -49,7 +49,8 @@ class Chip(Record):
     `peak_flops` is by dtype ("bf16", "int8", "int4", "fp8"), dense, and lacks a dtype without hardware support.
     `usable_hbm_bytes` is what the TPU compiler lets a program use (of a GPU: all of it).
     `ici_link_bandwidth` is one way, per link. `vmem_bytes` is per TensorCore. `devices` is JAX devices per chip at
-    run time, `compiler_devices` in a compile-only topology. Bandwidths are in B/s, `clock` in Hz. `facts` holds all quantities with unit, sources and disagreements.
+    run time, `compiler_devices` in a compile-only topology. Bandwidths are in B/s, `clock` in Hz. `facts` holds all
+    quantities with unit, sources and disagreements.
     """
 
     name: str

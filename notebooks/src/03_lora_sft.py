@@ -338,9 +338,9 @@ assert scores["everything"].loss > 3 * scores["answer, reasoning stripped"].loss
 
 # %% [markdown]
 # The same weights. The specification is prose that nobody trained the model to write, so counting it drowns the answer.
-# A loss without the rule for what was counted says nothing. But the rule alone does not explain the published pair: with
-# 96.1 % of the tokens right, a mean of 2.258 nats would need 58 nats on every wrong token. A *sum* over the 8 parts of
-# an accumulated batch fits better: 2.258 / 8 = 0.28.
+# A loss without the rule for what was counted says nothing. But the rule alone does not explain the published pair:
+# with 96.1 % of the tokens right, a mean of 2.258 nats would need 58 nats on every wrong token. A *sum* over the 8
+# parts of an accumulated batch fits better: 2.258 / 8 = 0.28.
 #
 # What else differed between those two runs? `compare` lists every difference between two recipes.
 
