@@ -15,7 +15,7 @@ from labkit.errors import LabError
 from labkit.evaluate import controls, result
 from labkit.evaluate.extraction import Mode, extract_module
 from labkit.evaluate.sampling import generate
-from labkit.evaluate.sandbox import Sandbox, in_parallel, protections
+from labkit.evaluate.sandbox import Sandbox, in_parallel, program, protections
 from labkit.evaluate.verdict import Verdict, judge
 from labkit.progress import Progress
 
@@ -31,6 +31,8 @@ def evaluate(
     name: str = "model",
     samples: int = 1,
     temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
     seed: int = 0,
     prompt: controls.PromptBuilder = controls.question,
     judged_by: OwnJudge | None = None,
@@ -47,11 +49,11 @@ def evaluate(
         problems: what to answer.
         name: how the result calls the model.
         samples: answers to each problem; more than one needs a temperature.
-        temperature: 0 is greedy.
+        temperature: 0 is greedy; `top_k` and `top_p` as in `generate`.
         seed: of the sampling.
         prompt: makes a prompt of a problem (`labkit.evaluate.controls` has the controls).
-        judged_by: a judge of your own, from problem and answer to a `Verdict` or a bool.
-        mode: "generous" takes the first module out of any text, "strict" wants an answer that is one and ends.
+        judged_by: a judge of your own, from problem and answer to a `Verdict` or a bool; it needs no iverilog.
+        mode: "generous" takes the first module out of any text, "strict" wants nothing else, and a model that stops.
         max_new_tokens: longest answer.
         batch_size: prompts that are answered at a time.
         workers: judges at a time; None is one a core.
@@ -63,19 +65,22 @@ def evaluate(
         raise LabError("There are no problems to evaluate.", hint="Give at least one.")
     if samples > 1 and temperature <= 0:
         raise LabError(f"{samples} greedy samples would all be the same.", hint="Set temperature, such as 0.8.")
+    if judged_by is None:
+        program("iverilog")  # before minutes are spent on answers that nobody could judge
     prompts = [prompt(problem, tokenizer) for problem in problems for _ in range(samples)]
     begun = time.monotonic()
     with Progress(f"{name}: answering", len(prompts)) as bar:
-        done = iter(range(len(prompts) + 1))
         written = generate(
             model,
             tokenizer,
             [p.text for p in prompts],
             max_new_tokens=max_new_tokens,
             temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
             seed=seed,
             batch_size=batch_size,
-            progress=lambda count: bar.at([next(done) for _ in range(count)][-1] + 1),
+            progress=bar.at,
         )
     answered = time.monotonic()
     texts = [p.opening + w.text for p, w in zip(prompts, written, strict=True)]
@@ -94,7 +99,7 @@ def evaluate(
         generation_seconds=answered - begun,
         judge_seconds=time.monotonic() - answered,
         tokens=sum(w.tokens for w in written),
-        protections=protections(),
+        protections=protections() if judged_by is None else None,
         versions={library: importlib.metadata.version(library) for library in _LIBRARIES},
     )
 
@@ -126,6 +131,8 @@ def _judge_all(
         problem, text, stopped = task
         if own is not None:
             return _answer(own(problem, text), text, stopped)
+        if mode == "strict" and not stopped:
+            return result.Answer(text, "no_module", "the model did not end its answer", stopped)
         return _answer(judge(extract_module(text, problem.top, mode), problem, sandbox=sandbox), text, stopped)
 
     with Progress(f"{name}: judging", len(tasks)) as bar:

@@ -101,7 +101,16 @@ def rename(source: str, names: Collection[str], suffix: str) -> str:
 
 def declared_modules(code: list[Token]) -> list[str]:
     """The names of the modules that a text declares, in order."""
-    return [b.text for a, b in _pairs(code) if a.text in ("module", "macromodule") and b.kind == "name"]
+    kept = [t for t in code if t.text not in ("automatic", "static")]
+    triples = zip(kept, kept[1:], [*kept[2:], None], strict=False)
+    return [
+        name.text
+        for word, name, after in triples
+        if word.text in ("module", "macromodule")
+        and name.kind == "name"
+        # in prose, as in "the module is", something else follows
+        and (after is None or after.text in ("(", "#", ";", "import"))
+    ]
 
 
 def instances(code: list[Token]) -> list[tuple[str, str]]:
@@ -127,12 +136,6 @@ def scope_names(code: list[Token]) -> set[str]:
         elif token.text == ":" and code[i + 1].text in ("begin", "fork") and i and code[i - 1].kind == "name":
             names.add(code[i - 1].text)
     return names - {""}
-
-
-def _pairs(code: list[Token]) -> list[tuple[Token, Token]]:
-    """Neighbours, with the lifetime after `module` skipped."""
-    kept = [t for t in code if t.text not in ("automatic", "static")]
-    return list(itertools.pairwise(kept))
 
 
 def _after_parameters(code: list[Token], i: int) -> int:

@@ -69,7 +69,7 @@ class EvalResult(Record):
     generation_seconds: float
     judge_seconds: float
     tokens: int
-    protections: Protections
+    protections: Protections | None  # None where the judge was the caller's own
     versions: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -131,7 +131,7 @@ def collect(
     generation_seconds: float,
     judge_seconds: float,
     tokens: int,
-    protections: Protections,
+    protections: Protections | None,
     versions: dict[str, str],
 ) -> EvalResult:
     """The result of judged rows."""

@@ -69,7 +69,7 @@ def generate(
         top_p: draw among the likeliest tokens that hold this share of the probability.
         seed: of the draws.
         batch_size: prompts at a time.
-        progress: called with the number of prompts just done.
+        progress: called with the number of prompts done so far.
 
     Raises:
         LabError: an empty prompt, or a prompt and answer longer than the model's window.
@@ -95,7 +95,7 @@ def generate(
         texts = tokenizer.batch_decode([np.asarray(t) for t in output.tokens], skip_special_tokens=True)
         for i, text, ids in zip(batch, texts, output.tokens, strict=False):
             results[i] = Completion(text, len(ids), len(ids) < max_new_tokens)
-        progress(len(batch))
+        progress(len(results))
     return [results[i] for i in range(len(prompts))]
 
 
