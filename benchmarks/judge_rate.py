@@ -20,6 +20,7 @@ from labkit.data import verilog
 from labkit.data.problems import Problem
 from labkit.evaluate import judge
 from labkit.evaluate.sandbox import cores, in_parallel, protections
+from labkit.evaluate.testbench import prepare
 
 
 def bare(problems: list[Problem]) -> list[bool]:
@@ -39,7 +40,8 @@ def _bare_one(folder: Path, problem: Problem) -> bool:
 
 
 def harness(problems: list[Problem]) -> list[bool]:
-    """labkit's judge, in parallel."""
+    """labkit's judge, in parallel, with no testbench read before."""
+    prepare.cache_clear()
     return in_parallel(lambda box, problem: judge(problem.reference, problem, sandbox=box).passed, problems)
 
 
@@ -55,6 +57,7 @@ def measure(count: int, rounds: int) -> dict[str, object]:
     """Rates of both sides, each round one after the other, and the ratio of each round."""
     problems = verilog.problems("test_seen", count, seed=0)
     said = str(protections())  # also finds out what this machine can do, once
+    harness(problems[:10]), bare(problems[:10])  # programs and libraries are in memory after that
     pairs = [(rate(harness, problems), rate(bare, problems)) for _ in range(rounds)]
     ratios = [ours / theirs for ours, theirs in pairs]
     return {

@@ -155,6 +155,11 @@ def verdict(candidate: str, box, testbench: str = BENCH, **options) -> evaluate.
     return evaluate.judge(candidate, testbench, timeout=1, sandbox=box, **options)
 
 
+def test_judging_needs_no_jax():
+    script = "import sys; from labkit.evaluate import judge, protections; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
 # Verdicts
 
 
@@ -371,8 +376,9 @@ def test_the_testbench_keeps_its_names_to_itself():
 
 
 def test_rename_leaves_connections_and_strings_alone():
-    text = 'step u(.step(step), .x(step)); // step\n$display("step");'
-    assert rename(text, {"step"}, "_s") == 'step_s u(.step(step_s), .x(step_s)); // step\n$display("step");'
+    text = 'step u(.step(step), .x(step)); step.z = `step; $step(stepped, "step");'
+    renamed = 'step_s u(.step(step_s), .x(step_s)); step_s.z = `step; $step(stepped, "step");'
+    assert rename(text, {"step"}, "_s") == renamed
 
 
 def test_port_directions_of_both_styles():
@@ -429,7 +435,12 @@ def test_a_namespace_hides_files_and_network(box):
     if not evaluate.protections().namespace:
         pytest.skip("no namespaces on this machine")
     assert shell(box, "cat /etc/passwd").stdout == ""
-    assert shell(box, "echo /home/* /root/* /tmp/*").stdout.split() == ["/home/*", "/root/*", "/tmp/*"]
+    assert shell(box, "echo /home/* /root/* /etc/*; ls /tmp").stdout.split() == [
+        "/home/*",
+        "/root/*",
+        "/etc/*",
+        "given.txt",
+    ]
     assert shell(box, "touch /usr/labkit_was_here").status != 0
     assert shell(box, "cat < /dev/tcp/1.1.1.1/80").status != 0
     assert "lo" not in shell(box, "cat /proc/net/dev").stdout
@@ -563,7 +574,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=25))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=400, deadline=None)
 def test_extraction_is_idempotent(pieces):
     once = evaluate.extract_module("".join(pieces), "a")
     assert evaluate.extract_module(once, "a") == once
@@ -662,22 +673,33 @@ def test_greedy_generation_equals_full_forward_passes(tiny):
         assert completion.stopped == ended
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_order_and_batches_do_not_matter(tiny, temperature):
+DRAWN = {"max_new_tokens": 10, "temperature": 1.0, "top_k": 50, "top_p": 0.95}
+
+
+def test_order_and_batches_do_not_matter(tiny):
     texts = prompts(7)
-    options = {"max_new_tokens": 10, "temperature": temperature, "top_k": 50, "top_p": 0.95, "seed": 3}
-    first = evaluate.generate(tiny.model, tiny.tokenizer, texts, **options)
-    other = evaluate.generate(tiny.model, tiny.tokenizer, texts[::-1], batch_size=2, **options)[::-1]
+    first = evaluate.generate(tiny.model, tiny.tokenizer, texts, **DRAWN)
+    other = evaluate.generate(tiny.model, tiny.tokenizer, texts[::-1], batch_size=2, **DRAWN)[::-1]
     assert [c.text for c in first] == [c.text for c in other]
 
 
 def test_repeated_prompts_are_independent_samples_and_seeds_matter(tiny):
-    options = {"max_new_tokens": 12, "temperature": 1.0}
-    texts = prompts(1) * 6
-    first = [c.text for c in evaluate.generate(tiny.model, tiny.tokenizer, texts, seed=0, **options)]
-    assert len(set(first)) > 1
-    assert first == [c.text for c in evaluate.generate(tiny.model, tiny.tokenizer, texts, seed=0, **options)]
-    assert first != [c.text for c in evaluate.generate(tiny.model, tiny.tokenizer, texts, seed=1, **options)]
+    def drawn(seed: int) -> list[str]:
+        found = evaluate.generate(tiny.model, tiny.tokenizer, prompts(1) * 6, seed=seed, **DRAWN)
+        return [c.text for c in found]
+
+    assert len(set(drawn(0))) > 1
+    assert drawn(0) == drawn(0)
+    assert drawn(0) != drawn(1)
+
+
+def test_another_sampler_of_the_same_shape_compiles_nothing(tiny):
+    first = evaluate.generate(tiny.model, tiny.tokenizer, prompts(7), **DRAWN)
+    compiled = sampling._prefill._cache_size(), sampling._decode._cache_size()
+    state = jax.tree.map(lambda x: x * 1.5, nnx.state(tiny.model))
+    other = nnx.merge(nnx.graphdef(tiny.model), state)
+    assert evaluate.generate(other, tiny.tokenizer, prompts(7), **DRAWN) != first
+    assert (sampling._prefill._cache_size(), sampling._decode._cache_size()) == compiled
 
 
 def test_draws_follow_the_filtered_distribution():

@@ -12,8 +12,7 @@ Mode = Literal["generous", "strict"]
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _FENCE = re.compile(r"^[ \t]*```[^\n]*\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
-_ANSWER = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.DOTALL)
-_THINK = re.compile(r"\A.*?</think>|<think>.*?(?:</think>|\Z)", re.DOTALL)
+_THINK = re.compile(r"\A.*</think>|<think>.*", re.DOTALL)  # what comes before its end, or never ends
 # Pieces of a source file that count outside of modules, and modules; in this order at the same place.
 _PIECE = re.compile(
     r"""
@@ -46,9 +45,7 @@ def extract_module(text: str, top: str | None = None, mode: Mode = "generous") -
         mode: "generous" finds a module among anything; "strict" wants an answer that is one fenced block or nothing
             but complete Verilog.
     """
-    answer = _THINK.sub("", text)
-    answers = _ANSWER.findall(answer)
-    answer = answers[-1] if answers else answer
+    answer = _THINK.sub("", text).rpartition("<answer>")[2].partition("</answer>")[0]
     if mode == "strict":
         return _strict(answer, top)
     blocks = [block for block in _FENCE.findall(answer) if any(p.module for p in _pieces(block))]
@@ -73,8 +70,11 @@ def _masked(text: str) -> str:
 
 
 def _pieces(text: str) -> list[_Piece]:
-    found = _PIECE.finditer(_masked(text))
-    return [_Piece(text[m.start() : m.end()].strip(), m["name"] if m["module"] else "") for m in found]
+    found = []
+    for m in _PIECE.finditer(_masked(text)):
+        start, end = m.end() - len(m[0].lstrip()), m.start() + len(m[0].rstrip())  # no comment around a piece
+        found.append(_Piece(text[start:end], m["name"] if m["module"] else ""))
+    return found
 
 
 def _needed(pieces: list[_Piece], top: str | None) -> str:

@@ -5,24 +5,26 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _TOKEN = re.compile(
     r"""
-    (?P<comment>//[^\n]*|/\*.*?\*/)
-  | (?P<string>"(?:[^"\\\n]|\\[^\n])*")
+    (?P<name>[A-Za-z_][\w$]*)
+  | (?P<space>[^\S\n]+)
+  | (?P<newline>\n)
   | (?P<number>(?:\d[\d_]*\s*)?'[sS]?[bodhBODH]\s*[0-9a-fA-FxXzZ?_]+
       |'[01xXzZ](?![\w$])|\d[\d_]*(?:\.\d[\d_]*)?(?:[eE][+-]?\d+)?)
-  | (?P<name>[A-Za-z_][\w$]*)
+  | (?P<comment>//[^\n]*|/\*.*?\*/)
+  | (?P<string>"(?:[^"\\\n]|\\[^\n])*")
   | (?P<escaped>\\[^\s]+)
   | (?P<system>\$[A-Za-z_][\w$]*)
   | (?P<directive>`[A-Za-z_][\w$]*)
-  | (?P<newline>\n)
-  | (?P<space>[^\S\n]+)
   | (?P<symbol>::|->|.)
     """,
     re.VERBOSE | re.DOTALL,
 )
+
+_COMMENT_OR_STRING = re.compile(r'"(?:[^"\\\n]|\\[^\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 
 KEYWORDS = frozenset(
     """
@@ -39,12 +41,14 @@ KEYWORDS = frozenset(
 )
 
 
+_BETWEEN = frozenset(("comment", "newline", "space"))
+
+
 class LexError(ValueError):
     """Text that cannot be split into tokens in only one way."""
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """A piece of code: `kind` is name, system, directive, string, number, escaped or symbol."""
 
     kind: str
@@ -63,13 +67,13 @@ def tokens(source: str) -> list[Token]:
     line, spaced = 1, True
     for match in _TOKEN.finditer(source):
         kind, text = str(match.lastgroup), match[0]
-        if kind in ("comment", "newline", "space"):
+        if kind in _BETWEEN:
             line, spaced = line + text.count("\n"), True
             continue
         if text == '"' or (text == "/" and source.startswith("/*", match.start())):
             raise LexError(f"line {line}: a {'comment' if text == '/' else 'string'} does not end")
         found.append(Token(kind, text, line, spaced))
-        line, spaced = line + text.count("\n"), False
+        spaced = False
     return found
 
 
@@ -77,26 +81,21 @@ def without_comments(source: str) -> str:
     """The text with every comment replaced by a space, and its line breaks kept."""
 
     def blank(match: re.Match[str]) -> str:
-        return " " + "\n" * match[0].count("\n") if match.lastgroup == "comment" else match[0]
+        return match[0] if match[0].startswith('"') else " " + "\n" * match[0].count("\n")
 
-    return _TOKEN.sub(blank, source)
+    return _COMMENT_OR_STRING.sub(blank, source)
 
 
 def rename(source: str, names: Collection[str], suffix: str) -> str:
-    """The text with `suffix` added to those identifiers, except where one names a port in a connection (``.name(``)."""
-    previous = ""
+    """A text without comments, with `suffix` added to those identifiers.
 
-    def one(match: re.Match[str]) -> str:
-        nonlocal previous
-        kind, text = match.lastgroup, match[0]
-        if kind in ("comment", "newline", "space"):
-            return text
-        before, previous = previous, text
-        if text == "." and before in ("(", ","):
-            previous = "connection"
-        return text + suffix if kind == "name" and text in names and before != "connection" else text
-
-    return _TOKEN.sub(one, source)
+    A name in a string, a macro or a system call is not one, and neither is a port in a connection (``.name(``).
+    """
+    if not names:
+        return source
+    words = "|".join(map(re.escape, sorted(names)))
+    pattern = rf'"(?:[^"\\\n]|\\[^\n])*"|[(,]\s*\.\s*[A-Za-z_][\w$]*|(?<![\w$`\\])(?P<name>{words})(?![\w$])'
+    return re.sub(pattern, lambda match: match[0] + suffix if match["name"] else match[0], source)
 
 
 def declared_modules(code: list[Token]) -> list[str]:

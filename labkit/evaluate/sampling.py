@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -78,7 +80,9 @@ def generate(
         return []
     adapter = _Adapter(tokenizer)
     lengths = [_length(adapter, prompt, tokenizer, max_new_tokens) for prompt in prompts]
-    sampler = _sampler(model, adapter, max(map(_padded, lengths)) + max_new_tokens, Drawing(temperature, top_k, top_p))
+    stops = stop_ids(tokenizer)
+    drawing = Drawing(temperature, top_k, top_p)
+    sampler = _sampler(model, adapter, max(map(_padded, lengths)) + max_new_tokens, drawing, stops)
     keys = _keys(prompts, seed)
     size = min(batch_size, 1 << (len(prompts) - 1).bit_length())
     results: dict[int, Completion] = {}
@@ -88,7 +92,7 @@ def generate(
             [prompts[i] for i in rows],
             max_generation_steps=max_new_tokens,
             max_prompt_length=_padded(max(lengths[i] for i in batch)),
-            eos_tokens=stop_ids(tokenizer),
+            eos_tokens=stops,
             temperature=temperature,
             seed=keys[jnp.asarray(rows)],
         )
@@ -134,21 +138,56 @@ class _Adapter:
 
 
 class _Draw(Sampler):
-    """Tunix's `Sampler` with a random stream for each row, so that a draw does not depend on the rest of the batch.
+    """Tunix's `Sampler` with a random stream for each row, and compiled once for all models of a shape.
 
     Tunix draws a whole batch from one key. Here `seed` holds a key a row, and a draw is an argmax of the filtered
     logits plus Gumbel noise (Gumbel 1954), which Tunix's greedy path then takes.
+
+    Tunix compiles its methods anew for every sampler. Here the compiled functions belong to the module, and take as
+    their static argument a `_Shape`: another sampler that would do the same finds them compiled.
     """
 
-    def __init__(self, *arguments: Any, drawing: Drawing) -> None:
-        super().__init__(*arguments)
+    def __init__(self, model: nnx.Module, adapter: _Adapter, sizes: CacheConfig, drawing: Drawing, stops: list[int]):
+        super().__init__(model, adapter, sizes)
         self._drawing = drawing
+        self.eos_ids = jnp.array(stops)
+        shape = _Shape(self, (self._transformer_graphdef, sizes, drawing, adapter.pad_id(), tuple(stops)))
+        self._compiled_prefill_fn = functools.partial(_prefill, shape)
+        self._compiled_decode_fn = functools.partial(_decode, shape)
 
     def _sample(self, logits: Any, eos: Any, cache: Any, sampler_state: Any) -> Any:
         if self._drawing.temperature > 0:
             noisy = _perturbed(logits[:, -1], sampler_state.seed, sampler_state.decoding_step, self._drawing)
             logits = noisy[:, None]
         return super()._sample(logits, eos, cache, sampler_state)
+
+
+class _Shape:
+    """A sampler without its weights, equal to any other that computes the same."""
+
+    def __init__(self, sampler: _Draw, key: tuple[Any, ...]) -> None:
+        self.sampler = copy.copy(sampler)
+        self.sampler._transformer_state, self.sampler._flattened_transformer_state = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype),
+            (sampler._transformer_state, sampler._flattened_transformer_state),
+        )
+        self.key = key
+
+    def __hash__(self) -> int:
+        return hash(self.key[1:])  # a graph with Tunix's configuration in it has no hash, but is comparable
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Shape) and self.key == other.key
+
+
+@functools.partial(jax.jit, static_argnames=("shape", "echo"), donate_argnames="state")
+def _prefill(shape: _Shape, params: Any, state: Any, images: Any = None, echo: bool = False) -> Any:
+    return shape.sampler._prefill_fn(params, state, images, echo)
+
+
+@functools.partial(jax.jit, static_argnames="shape", donate_argnames="state")
+def _decode(shape: _Shape, params: Any, state: Any) -> Any:
+    return shape.sampler._decode_fn(params, state)
 
 
 def _perturbed(
@@ -165,11 +204,11 @@ def _perturbed(
     return scaled + noise
 
 
-def _sampler(model: nnx.Module, adapter: _Adapter, cache_size: int, drawing: Drawing) -> _Draw:
+def _sampler(model: nnx.Module, adapter: _Adapter, cache_size: int, drawing: Drawing, stops: list[int]) -> _Draw:
     """A sampler with a cache of that many positions; the sizes beside are used by models without their own cache."""
     config: Any = model.config
     sizes = CacheConfig(cache_size, config.num_layers, config.num_kv_heads, config.head_dim)
-    return _Draw(model, adapter, sizes, drawing=drawing)
+    return _Draw(model, adapter, sizes, drawing, stops)
 
 
 def _keys(prompts: Sequence[str], seed: int) -> UInt32[Array, "N 2"]:

@@ -99,10 +99,13 @@ class Sandbox:
     killed at the end, at its time limit, and when this process ends in any way.
     """
 
-    def __init__(self, mode: _Mode | None = None) -> None:
+    def __init__(self, mode: _Mode | None = None, programs: Sequence[str] = ("iverilog", "vvp")) -> None:
+        """Args: `programs`: beside those of the system, what jobs may run, with all that is installed with them."""
         self._mode = mode or _mode()
+        tools = sorted({_prefix(program(name)) for name in programs})
+        isolation = {"drop_user": self._mode.drop_user, "namespace": self._mode.namespace, "tools": tools}
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_LAUNCHER)],
+            [sys.executable, "-I", "-S", str(_LAUNCHER), json.dumps(isolation)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C reaches labkit, which closes the sandbox in order
@@ -216,7 +219,6 @@ def _request(commands: list[list[str]], files: Mapping[str, str], limits: Limits
         "files": {name: text.encode("utf-8", "replace").decode("utf-8") for name, text in files.items()},
         # Outside a namespace the limit counts all processes of `nobody`, those of other sandboxes too.
         "processes": limits.processes * (1 if mode.namespace else 16),
-        "tools": sorted({_prefix(c[0]) for c in commands}),
         "environment": {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
     }
 

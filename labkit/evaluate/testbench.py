@@ -56,7 +56,8 @@ def prepare(testbench: str, reference: str | None = None, top: str | None = None
         LabError: there is no such line, or the module under test cannot be told.
     """
     code = _tokens(testbench, "testbench")
-    wanted = {module for module, _ in instances(code)} - set(declared_modules(code))
+    inner, own = {module for module, _ in instances(code)}, declared_modules(code)
+    wanted = inner - set(own)
     top = top or _top(wanted, reference)
     reference_code = _tokens(reference or "", "reference")
     used = (wanted - {top}) & set(declared_modules(reference_code))
@@ -69,15 +70,16 @@ def prepare(testbench: str, reference: str | None = None, top: str | None = None
             "The testbench prints no line `Mismatches: X in Y samples`.",
             hint='End it with $display("Mismatches: %0d in %0d samples", errors, samples);',
         )
-    inner = {module for module, _ in instances(code)}
-    names = (scope_names(code) | scope_names(reference_code)) - {top}
-    shared = set(declared_modules(reference_code)) - {top}
+    names, reference_names = scope_names(code) - {top}, scope_names(reference_code) - {top}
+    shared = names | (set(declared_modules(reference_code)) - {top})
     return Bench(
-        testbench=_RESULT.sub(rf'"{SECRET} \1', rename(text, (scope_names(code) | shared) - {top}, f"_{SECRET}")),
-        reference=rename(without_comments(reference or ""), scope_names(reference_code) - {top}, f"_{SECRET}"),
+        testbench=_RESULT.sub(rf'"{SECRET} \1', rename(text, shared, f"_{SECRET}")),
+        reference=rename(without_comments(reference or ""), reference_names, f"_{SECRET}"),
         top=top,
-        roots=tuple(f"{name}_{SECRET}" for name in declared_modules(code) if name not in inner),
-        surroundings=Surroundings(frozenset(names), any(t.text == "inout" for t in code + reference_code)),
+        roots=tuple(f"{name}_{SECRET}" for name in own if name not in inner),
+        surroundings=Surroundings(
+            frozenset(names | reference_names), any(t.text == "inout" for t in code + reference_code)
+        ),
         ports=ports,
     )
 
