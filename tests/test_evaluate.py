@@ -654,8 +654,9 @@ def prompts(count: int) -> list[str]:
     return ["<bos>" + "".join(rng.choice("abc xyz") for _ in range(rng.randrange(3, 60))) for _ in range(count)]
 
 
-def test_greedy_generation_equals_full_forward_passes(tiny):
+def test_greedy_generation_equals_full_forward_passes(tiny, monkeypatch):
     texts = prompts(3)
+    monkeypatch.setattr(sampling, "_ROUND", 7)  # two rounds
     found = evaluate.generate(tiny.model, tiny.tokenizer, texts, max_new_tokens=20)
     stops = sampling.stop_ids(tiny.tokenizer)
     graph, state = nnx.split(tiny.model)
@@ -708,7 +709,7 @@ def test_draws_follow_the_filtered_distribution():
     rows = jnp.tile(logits, (4000, 1))
 
     def shares(drawing: sampling.Drawing) -> np.ndarray:
-        drawn = jnp.argmax(sampling._perturbed(rows, keys, jnp.int32(5), drawing), axis=-1)
+        drawn = jnp.argmax(sampling._perturbed(rows, keys, jnp.full(4000, 5), drawing), axis=-1)
         return np.bincount(np.asarray(drawn), minlength=4) / 4000
 
     assert shares(sampling.Drawing(1.0)) == pytest.approx([0.5, 0.3, 0.15, 0.05], abs=0.03)

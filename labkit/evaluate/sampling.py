@@ -13,13 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, UInt32
+from jaxtyping import Array, Float, Int, UInt32
 from tunix.generate.sampler import CacheConfig, Sampler
 
 from labkit.errors import LabError
 
 TURN_ENDS = ("<turn|>", "<end_of_turn>", "<|im_end|>", "<|eot_id|>")
 _BUCKET = 64  # prompt lengths are rounded up to a multiple: few shapes, so few compilations
+_ROUND = 96  # tokens of an answer in the first round; each further round makes twice as many
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,28 +80,46 @@ def generate(
     if not prompts:
         return []
     adapter = _Adapter(tokenizer)
-    lengths = [_length(adapter, prompt, tokenizer, max_new_tokens) for prompt in prompts]
-    stops = stop_ids(tokenizer)
-    drawing = Drawing(temperature, top_k, top_p)
-    sampler = _sampler(model, adapter, max(map(_padded, lengths)) + max_new_tokens, drawing, stops)
-    keys = _keys(prompts, seed)
-    size = min(batch_size, 1 << (len(prompts) - 1).bit_length())
-    results: dict[int, Completion] = {}
-    for batch in _batches(prompts, lengths, size):
+    starts = [_encode(adapter, prompt, tokenizer, max_new_tokens) for prompt in prompts]
+    make = functools.partial(_sampler, model, adapter, Drawing(temperature, top_k, top_p), stop_ids(tokenizer))
+    answers: list[list[int]] = [[] for _ in prompts]
+    unfinished, keys = list(range(len(prompts))), _keys(prompts, seed)
+    done, steps = 0, _ROUND
+    while unfinished and done < max_new_tokens:
+        steps = min(steps, max_new_tokens - done)
+        for i, ids in _one_round(make, {i: starts[i] + answers[i] for i in unfinished}, keys, steps, batch_size):
+            answers[i] += ids
+        done, steps = done + steps, 2 * steps
+        unfinished = [i for i in unfinished if len(answers[i]) == done]
+        progress(len(prompts) - len(unfinished))
+    progress(len(prompts))
+    texts = tokenizer.batch_decode(answers, skip_special_tokens=True)
+    return [Completion(t, len(a), len(a) < max_new_tokens) for t, a in zip(texts, answers, strict=True)]
+
+
+def _one_round(
+    make: Callable[[int], _Draw], texts: dict[int, list[int]], keys: UInt32[Array, "N 2"], steps: int, batch_size: int
+) -> Iterator[tuple[int, list[int]]]:
+    """At most `steps` further tokens of each text, in batches of one size: pairs of its index and the tokens.
+
+    An answer is made in rounds, so that a batch does not wait for its longest one, and the cache is no longer than
+    it must be. What is not finished goes into the next round's batches with what it has.
+    """
+    size = min(batch_size, 1 << (len(texts) - 1).bit_length())
+    bucket = _BUCKET if steps <= _ROUND else 2 * _BUCKET
+    for batch in _batches(texts, size, bucket):
+        padded = _padded(max(len(texts[i]) for i in batch), bucket)
         rows = [batch[i % len(batch)] for i in range(size)]  # filled up with copies, which take no extra steps
+        sampler = make(padded + steps)
         output = sampler(
-            [prompts[i] for i in rows],
-            max_generation_steps=max_new_tokens,
-            max_prompt_length=_padded(max(lengths[i] for i in batch)),
-            eos_tokens=stops,
-            temperature=temperature,
+            [texts[i] for i in rows],
+            max_generation_steps=steps,
+            max_prompt_length=padded,
+            eos_tokens=sampler.stops,
+            temperature=sampler.drawing.temperature,
             seed=keys[jnp.asarray(rows)],
         )
-        texts = tokenizer.batch_decode([np.asarray(t) for t in output.tokens], skip_special_tokens=True)
-        for i, text, ids in zip(batch, texts, output.tokens, strict=False):
-            results[i] = Completion(text, len(ids), len(ids) < max_new_tokens)
-        progress(len(results))
-    return [results[i] for i in range(len(prompts))]
+        yield from ((i, [int(t) for t in ids]) for i, ids in zip(batch, output.tokens, strict=False))
 
 
 def stop_ids(tokenizer: Any) -> list[int]:
@@ -115,13 +134,13 @@ def stop_ids(tokenizer: Any) -> list[int]:
 
 
 class _Adapter:
-    """A Transformers tokenizer as Tunix's `Sampler` wants it: no special tokens but those in the prompt's text."""
+    """A Transformers tokenizer as Tunix's `Sampler` wants it; texts that are tokens already stay as they are."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
 
-    def encode(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False))
+    def encode(self, text: str | list[int]) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False)) if isinstance(text, str) else text
 
     def decode(self, ids: list[int]) -> str:
         return ""  # `generate` decodes whole batches itself, without the special tokens
@@ -149,16 +168,16 @@ class _Draw(Sampler):
 
     def __init__(self, model: nnx.Module, adapter: _Adapter, sizes: CacheConfig, drawing: Drawing, stops: list[int]):
         super().__init__(model, adapter, sizes)
-        self._drawing = drawing
+        self.drawing, self.stops = drawing, stops
         self.eos_ids = jnp.array(stops)
         shape = _Shape(self, (self._transformer_graphdef, sizes, drawing, adapter.pad_id(), tuple(stops)))
         self._compiled_prefill_fn = functools.partial(_prefill, shape)
         self._compiled_decode_fn = functools.partial(_decode, shape)
 
     def _sample(self, logits: Any, eos: Any, cache: Any, sampler_state: Any) -> Any:
-        if self._drawing.temperature > 0:
-            noisy = _perturbed(logits[:, -1], sampler_state.seed, sampler_state.decoding_step, self._drawing)
-            logits = noisy[:, None]
+        if self.drawing.temperature > 0:
+            places = sampler_state.positions[:, sampler_state.decoding_step]  # padding does not count in them
+            logits = _perturbed(logits[:, -1], sampler_state.seed, places, self.drawing)[:, None]
         return super()._sample(logits, eos, cache, sampler_state)
 
 
@@ -191,8 +210,9 @@ def _decode(shape: _Shape, params: Any, state: Any) -> Any:
 
 
 def _perturbed(
-    logits: Float[Array, "B V"], keys: UInt32[Array, "B 2"], step: Array, drawing: Drawing
+    logits: Float[Array, "B V"], keys: UInt32[Array, "B 2"], places: Int[Array, " B"], drawing: Drawing
 ) -> Float[Array, "B V"]:
+    """Logits whose argmax is a draw: one key for each row and each place in its text."""
     scaled = logits.astype(jnp.float32) / drawing.temperature
     if drawing.top_k or drawing.top_p < 1.0:
         kept = min(drawing.top_k or scaled.shape[-1], scaled.shape[-1])
@@ -200,11 +220,10 @@ def _perturbed(
         before = jnp.cumsum(jax.nn.softmax(best), axis=-1) - jax.nn.softmax(best)
         least = jnp.min(jnp.where(before < drawing.top_p, best, jnp.inf), axis=-1, keepdims=True)
         scaled = jnp.where(scaled >= least, scaled, -jnp.inf)
-    noise = jax.vmap(lambda key: jax.random.gumbel(jax.random.fold_in(key, step), scaled.shape[-1:]))(keys)
-    return scaled + noise
+    return scaled + jax.vmap(lambda k, p: jax.random.gumbel(jax.random.fold_in(k, p), scaled.shape[-1:]))(keys, places)
 
 
-def _sampler(model: nnx.Module, adapter: _Adapter, cache_size: int, drawing: Drawing, stops: list[int]) -> _Draw:
+def _sampler(model: nnx.Module, adapter: _Adapter, drawing: Drawing, stops: list[int], cache_size: int) -> _Draw:
     """A sampler with a cache of that many positions; the sizes beside are used by models without their own cache."""
     config: Any = model.config
     sizes = CacheConfig(cache_size, config.num_layers, config.num_kv_heads, config.head_dim)
@@ -223,31 +242,33 @@ def _keys(prompts: Sequence[str], seed: int) -> UInt32[Array, "N 2"]:
     return jax.vmap(lambda w: jax.random.fold_in(jax.random.fold_in(root, w[0]), w[1]))(words)
 
 
-def _length(adapter: _Adapter, prompt: str, tokenizer: Any, max_new_tokens: int) -> int:
-    length = len(adapter.encode(prompt)) + (1 if adapter.bos_id() is not None else 0)
-    window = tokenizer.model_max_length or 0
+def _encode(adapter: _Adapter, prompt: str, tokenizer: Any, max_new_tokens: int) -> list[int]:
+    """The prompt's tokens, the begin token among them, once it is sure that they and the answer fit."""
     if not prompt:
         raise LabError("A prompt is empty.", hint="Give at least one character.")
-    if 0 < window < length + max_new_tokens:
+    ids, begin = adapter.encode(prompt), adapter.bos_id()
+    ids = [begin, *ids] if begin is not None and ids[:1] != [begin] else ids
+    window = tokenizer.model_max_length or 0
+    if 0 < window < len(ids) + max_new_tokens:
         raise LabError(
-            f"A prompt of {length} tokens and an answer of {max_new_tokens} do not fit the window of {window}: "
+            f"A prompt of {len(ids)} tokens and an answer of {max_new_tokens} do not fit the window of {window}: "
             f"{prompt[:60]!r}.",
             hint="Lower max_new_tokens, or shorten the prompt.",
         )
-    return length
+    return ids
 
 
-def _padded(length: int) -> int:
-    return -(-length // _BUCKET) * _BUCKET
+def _padded(length: int, multiple: int) -> int:
+    return -(-length // multiple) * multiple
 
 
-def _batches(prompts: Sequence[str], lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Indices by prompt length, in batches that share few padded lengths; the order of the prompts has no say."""
-    order = sorted(range(len(prompts)), key=lambda i: (lengths[i], prompts[i], i))
-    largest = _padded(max(lengths))
+def _batches(texts: dict[int, list[int]], size: int, bucket: int) -> Iterator[list[int]]:
+    """Indices by length, in batches that share few padded lengths; the order of the texts has no say."""
+    order = sorted(texts, key=lambda i: (len(texts[i]), texts[i], i))
+    largest = _padded(len(texts[order[-1]]), bucket)
     waiting: list[int] = []
-    for padded in sorted({_padded(n) for n in lengths}):
-        waiting += [i for i in order if _padded(lengths[i]) == padded]
-        if len(waiting) >= size or padded == largest:  # a few short prompts are not worth a compilation
+    for padded in sorted({_padded(len(ids), bucket) for ids in texts.values()}):
+        waiting += [i for i in order if _padded(len(texts[i]), bucket) == padded]
+        if len(waiting) >= size or padded == largest:  # a few short texts are not worth a compilation
             yield from (waiting[i : i + size] for i in range(0, len(waiting), size))
             waiting = []
