@@ -1,8 +1,25 @@
-"""Between Tunix's layout and Hugging Face's, by one table, with nothing lost."""
+"""Between Tunix's layout and Hugging Face's, by one table, with nothing lost.
 
-from labkit.convert.layout import Row, rows
-from labkit.convert.peft import to_peft
+`to_hf` writes a model (its adapters merged) as a directory that Transformers, vLLM and labkit load, `to_peft` its
+adapters alone; `from_hf` and `from_peft` are the ways back, and `verify` compares two directories.
+"""
+
+from labkit.convert.layout import TABLES, Row, Rule, rows
+from labkit.convert.peft import from_peft, to_peft
 from labkit.convert.to_hf import Conversion, to_hf
 from labkit.convert.verify import Verification, verify
+from labkit.models.loading import load as from_hf
 
-__all__ = ["Conversion", "Row", "Verification", "rows", "to_hf", "to_peft", "verify"]
+__all__ = [
+    "TABLES",
+    "Conversion",
+    "Row",
+    "Rule",
+    "Verification",
+    "from_hf",
+    "from_peft",
+    "rows",
+    "to_hf",
+    "to_peft",
+    "verify",
+]

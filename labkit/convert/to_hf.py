@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import hashlib
-import importlib.metadata
 import json
-import os
-import resource
 import shutil
-import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
-import ml_dtypes
 import numpy as np
 from flax import nnx
-from huggingface_hub import split_state_dict_into_shards_factory
-from safetensors.numpy import save_file
 
 from labkit import lora
+from labkit.convert import shards
+from labkit.convert.config import generation_config, hf_config, token_ids
+from labkit.convert.folders import new_folder, write_json, write_provenance
 from labkit.convert.layout import Row, rows
+from labkit.convert.memory import peak_rss
 from labkit.errors import LabError
 from labkit.models.spec import ModelSpec
 from labkit.records import Record
 
-_BESIDE = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
-_DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+_TOKENIZER = (
+    "tokenizer.json tokenizer.model tokenizer_config.json special_tokens_map.json added_tokens.json vocab.json "
+    "merges.txt chat_template.jinja chat_template.json"
+).split()
 
 
 @dataclass(frozen=True)
 class Conversion(Record):
-    """What a conversion wrote. `verified` says whether the written files were read again and compared."""
+    """What a conversion wrote. `verified`: the files were read again and every tensor is what was meant."""
 
     out: str
     tensors: int
@@ -55,7 +54,8 @@ def to_hf(
     spec: ModelSpec,
     out: str | Path,
     *,
-    source: str | Path,
+    source: str | Path | None = None,
+    tokenizer: Any = None,
     dtype: str | None = None,
     max_shard: str = "5GB",
     provenance: dict[str, Any] | None = None,
@@ -63,40 +63,40 @@ def to_hf(
 ) -> Conversion:
     """Write `model` as a Hugging Face directory; adapters are merged in float32 and rounded once.
 
+    One tensor at a time is brought to the host, transformed and written. The files are read back and compared before
+    the folder gets its name.
+
     Args:
         model: a Tunix model of the spec, with or without adapters; it stays as it is.
-        spec: its shapes.
-        out: the new directory. It appears when it is complete; one that exists is refused.
-        source: the directory that the model was loaded from: its configuration and tokenizer are taken over.
-        dtype: of the tensors written; None keeps the model's.
+        spec: its shapes, which also go into `config.json`.
+        out: a new folder, or an earlier version of the same thing, which is replaced when the new one is complete.
+        source: the directory that the model was loaded from: tokenizer, generation config, and what else its
+            `config.json` says are taken over.
+        tokenizer: a Transformers tokenizer to save instead of the source's.
+        dtype: of the tensors written ("float32", "bfloat16", "float16"); None keeps the model's.
         max_shard: size of a file, as huggingface_hub writes it.
         provenance: what else `provenance.json` shall say, such as the recipe.
         allow_nonfinite: write weights that are NaN or infinite.
 
     Raises:
-        LabError: a folder that exists, weights that are not finite (by name), a full disk.
+        LabError: a folder of something else, a model that is not of the spec, weights that are not finite (by name),
+            a disk that is full.
     """
     begun = time.monotonic()
+    origin = _Source(Path(source) if source is not None else None, Path(out))
     plain = lora.merge(model) if lora.is_injected(model) else model
     parameters = tunix_parameters(plain)
-    table = rows(spec, {name: tuple(value.shape) for name, value in parameters.items()})
-    tensors = {row.hf: _tensor(row, parameters, dtype, allow_nonfinite) for row in table}
-    with new_folder(out) as folder:
-        _write_tensors(tensors, folder, max_shard)
-        _write_config(Path(source), folder, next(iter(tensors.values())).dtype.name)
-        for name in _BESIDE:
-            if (Path(source) / name).is_file():
-                shutil.copyfile(Path(source) / name, folder / name)
-        about = {"source": str(Path(source).name), "tensors_sha256": _digest(tensors), "versions": _versions()}
-        (folder / "provenance.json").write_text(json.dumps(about | (provenance or {}), indent=1) + "\n")
-    return Conversion(
-        out=str(out),
-        tensors=len(tensors),
-        bytes=sum(t.nbytes for t in tensors.values()),
-        seconds=time.monotonic() - begun,
-        peak_rss_bytes=peak_rss(),
-        verified=_reads_back(tensors, Path(out)),
-    )
+    table = {row.hf: row for row in rows(spec, {name: tuple(value.shape) for name, value in parameters.items()})}
+    plan = [_planned(row, parameters, dtype) for row in table.values()]
+    produce = functools.partial(_tensor, table, parameters, dtype, allow_nonfinite)
+    with new_folder(out, "model", spec.name) as folder:
+        digests = shards.write(folder, "model", plan, produce, max_shard)
+        shards.check(folder, digests)
+        _write_beside(folder, spec, plan[0].dtype.name, origin, tokenizer)
+        about = {"source": origin.about(), "adapter": _adapter(model), "tensors_sha256": shards.digest(digests)}
+        write_provenance(folder, "model", spec.name, about | (provenance or {}))
+    size = sum(tensor.nbytes for tensor in plan)
+    return Conversion(str(out), len(plan), size, time.monotonic() - begun, peak_rss(), verified=True)
 
 
 def tunix_parameters(model: nnx.Module) -> dict[str, jax.Array]:
@@ -105,92 +105,96 @@ def tunix_parameters(model: nnx.Module) -> dict[str, jax.Array]:
     return {".".join(map(str, path)): variable.get_value() for path, variable in state}
 
 
-@contextmanager
-def new_folder(out: str | Path) -> Iterator[Path]:
-    """A temporary folder beside `out` that becomes it when the block ends well; nothing is left if it does not."""
-    target = Path(out)
-    if target.exists() and any(target.iterdir()):
-        raise LabError(f"{target} is there already.", hint="Choose another folder, or remove it first.")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
-    try:
-        yield folder
-        folder.chmod(0o755)
-        if target.exists():
-            target.rmdir()
-        os.replace(folder, target)
-    except OSError as error:
-        raise LabError(f"{target} could not be written: {error.strerror}.", hint="Free some space.") from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def peak_rss() -> int:
-    """The most memory that this process has had, in bytes."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def _tensor(row: Row, parameters: dict[str, jax.Array], dtype: str | None, allow_nonfinite: bool) -> np.ndarray:
-    value = row.to_hf(parameters[row.tunix])
-    if value.shape != row.hf_shape:
-        raise LabError(f"{row.hf} would have the shape {value.shape}, expected {row.hf_shape}.")
-    if not allow_nonfinite and not np.isfinite(value.astype(np.float32)).all():
+def refuse_nonfinite(name: str, value: np.ndarray) -> None:
+    """A `LabError` with the tensor's name if it holds NaN or infinity."""
+    bad = value.size - int(np.isfinite(value).sum())
+    if bad:
         raise LabError(
-            f"{row.hf} has values that are not finite.", hint="Find the step that made them; do not ship it."
+            f"{name} has {bad:,} of {value.size:,} values that are not finite as {value.dtype.name}.",
+            hint="Find the step that made them; allow_nonfinite=True writes them all the same.",
         )
-    if dtype is None:
-        return value
-    if dtype not in _DTYPES:
-        raise LabError(f"There is no dtype {dtype!r} to write.", hint=f"Choices: {', '.join(_DTYPES)}.")
-    return value.astype(_DTYPES[dtype])
 
 
-def _write_tensors(tensors: dict[str, np.ndarray], folder: Path, max_shard: str) -> None:
-    split = split_state_dict_into_shards_factory(
-        tensors,
-        get_storage_size=lambda t: t.nbytes,
-        get_storage_id=lambda t: None,
-        filename_pattern="model{suffix}.safetensors",
-        max_shard_size=max_shard,
-    )
-    for file, names in split.filename_to_tensors.items():
-        save_file({name: tensors[name] for name in names}, str(folder / file), metadata={"format": "pt"})
-    if split.is_sharded:
-        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
-        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
+@dataclass(frozen=True)
+class _Source:
+    """The directory that a model came from, if any."""
+
+    directory: Path | None
+    out: Path
+
+    def __post_init__(self) -> None:
+        if self.directory is None:
+            return
+        if not self.directory.is_dir():
+            raise LabError(f"The source {self.directory} is no directory.", hint="Give the model's own directory.")
+        if self.directory.resolve() == self.out.resolve():
+            raise LabError(f"{self.out} is the source itself.", hint="Choose another folder for the result.")
+
+    def files(self, names: list[str]) -> list[Path]:
+        found = [self.directory / name for name in names] if self.directory is not None else []
+        return [path for path in found if path.is_file()]
+
+    def config(self) -> dict[str, Any]:
+        files = self.files(["config.json"])
+        return json.loads(files[0].read_text(encoding="utf-8")) if files else {}
+
+    def tokenizer(self) -> Any:
+        """The directory's tokenizer; None where it has none."""
+        if not self.files(["tokenizer.json", "tokenizer.model"]):
+            return None
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(self.directory, local_files_only=True)
+
+    def about(self) -> dict[str, Any] | None:
+        """Name and the SHA-256 of each file of weights, for the provenance."""
+        if self.directory is None:
+            return None
+        weights = sorted(self.directory.glob("*.safetensors"))
+        with ThreadPoolExecutor() as pool:
+            return {"directory": self.directory.resolve().name} | dict(
+                zip((path.name for path in weights), pool.map(_sha256, weights), strict=True)
+            )
 
 
-def _write_config(source: Path, folder: Path, dtype: str) -> None:
-    """The source's configuration with the dtype that was written, and what generation needs to stop."""
-    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
-    config["dtype"] = dtype
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    given = source / "generation_config.json"
-    if given.is_file():
-        shutil.copyfile(given, folder / given.name)
+def _planned(row: Row, parameters: dict[str, jax.Array], dtype: str | None) -> shards.Planned:
+    kept = np.dtype(parameters[row.tunix].dtype)
+    return shards.Planned(row.hf, row.hf_shape, shards.dtype_of(dtype or kept.name))
 
 
-def _reads_back(tensors: dict[str, np.ndarray], out: Path) -> bool:
-    from safetensors import safe_open
-
-    seen = 0
-    for file in sorted(out.glob("*.safetensors")):
-        with safe_open(str(file), framework="numpy") as opened:
-            for name in opened.keys():  # noqa: SIM118 - safetensors gives no iterator
-                if not np.array_equal(opened.get_tensor(name).view(np.uint8), tensors[name].view(np.uint8)):
-                    raise LabError(f"{name} of {file} is not what was written.", hint="Check the disk.")
-                seen += 1
-    return seen == len(tensors)
-
-
-def _digest(tensors: dict[str, np.ndarray]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        digest.update(name.encode())
-        digest.update(tensors[name].tobytes())
-    return digest.hexdigest()
+def _tensor(
+    table: dict[str, Row], parameters: dict[str, jax.Array], dtype: str | None, allow_nonfinite: bool, name: str
+) -> np.ndarray:
+    row = table[name]
+    value = row.to_hf(parameters[row.tunix])
+    if dtype is not None:
+        value = value.astype(shards.dtype_of(dtype), copy=False)
+    if not allow_nonfinite:
+        refuse_nonfinite(name, value)
+    return value
 
 
-def _versions() -> dict[str, str]:
-    return {name: importlib.metadata.version(name) for name in ("jax", "google-tunix", "qwix", "safetensors")}
+def _write_beside(folder: Path, spec: ModelSpec, dtype: str, origin: _Source, tokenizer: Any) -> None:
+    """Configuration, generation config and tokenizer."""
+    config = hf_config(spec, dtype, origin.config())
+    given = origin.files(["generation_config.json"])
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+        config = token_ids(tokenizer) | config
+    else:
+        given += origin.files(_TOKENIZER)
+        tokenizer = origin.tokenizer()
+    for path in given:
+        shutil.copyfile(path, folder / path.name)
+    if tokenizer is not None and not origin.files(["generation_config.json"]):
+        write_json(folder / "generation_config.json", generation_config(tokenizer))
+    write_json(folder / "config.json", config)
+
+
+def _adapter(model: nnx.Module) -> dict[str, Any] | None:
+    return dataclasses.asdict(lora.settings(model)) if lora.is_injected(model) else None
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

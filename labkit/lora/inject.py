@@ -105,7 +105,7 @@ def remat_off(model: nnx.Module) -> Iterator[None]:
         yield
     finally:
         for holder, value in zip(holders, before, strict=True):
-            holder.remat_config = value
+            _assign_remat(holder, value)
 
 
 def set_remat(model: nnx.Module, remat: str | None) -> None:
@@ -120,7 +120,15 @@ def set_remat(model: nnx.Module, remat: str | None) -> None:
             raise LabError("This model's remat setting is no enum of Tunix.", hint="Build it with labkit.models.load.")
         if (remat or "none") not in choices:
             raise LabError(f"Unknown remat {remat!r}.", hint=f"This model has {', '.join(choices)}.")
-        holder.remat_config = choices[remat or "none"]
+        _assign_remat(holder, choices[remat or "none"])
+
+
+def _assign_remat(holder: Any, value: Any) -> None:
+    """Change the object itself, which all layers share; Tunix's Llama 3 config is frozen and needs the way around."""
+    if isinstance(holder, nnx.Module):
+        holder.remat_config = value
+    else:
+        object.__setattr__(holder, "remat_config", value)
 
 
 def _remat_holders(model: nnx.Module) -> list[Any]:
