@@ -34,7 +34,7 @@
 # %%
 SCALE = {
     #         model          samples  steps  rows  tokens a row
-    "laptop": ("tiny-gemma4", 2_000, 90, 16, 256),
+    "laptop": ("tiny-gemma4", 2_000, 90, 8, 512),
     "colab": ("qwen3-0.6b", 2_000, 150, 8, 1024),
     "slice": ("gemma4-31b", 4_000, 250, 16, 4096),
 }
@@ -331,7 +331,7 @@ for counted, options in {
     "answer and reasoning": {"loss": "assistant"},
     "everything": {"loss": "all"},
 }.items():
-    feed = feeding.pipeline(thinking, base.tokenizer, seq_len=2 * seq_len, batch_size=8, epochs=1, **options)
+    feed = feeding.pipeline(thinking, base.tokenizer, seq_len=seq_len, batch_size=8, epochs=1, **options)
     scores[counted] = sft.score(model, feed)
     print(f"{counted:27}", scores[counted])
 assert scores["everything"].loss > 3 * scores["answer, reasoning stripped"].loss
