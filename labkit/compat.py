@@ -9,9 +9,11 @@ import math
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
+from tunix.models.gemma4 import model as gemma4
 from tunix.models.llama3 import model as llama3
 
 _ROPE: contextvars.ContextVar[Any] = contextvars.ContextVar("labkit_rope")
@@ -55,6 +57,28 @@ def repair_rope(family: ModuleType) -> None:
 
     family.Attention.block = block_with_rope
     setattr(family, "apply_rope", _apply_rope)  # noqa: B010 - a module attribute that mypy cannot know
+
+
+def allow_quantized_einsum() -> None:
+    """Let Gemma 4's `Einsum` multiply by a weight that Qwix has quantized.
+
+    google-tunix 0.1.7: it casts its weight with the function `jnp.astype`, which takes arrays only; Qwix's quantized
+    weights have the method, and the other families' layers use no cast. QLoRA fails without this.
+    Calling it again is free.
+    """
+    plain = gemma4.Einsum.__call__
+    if getattr(plain, "takes_quantized", False):
+        return
+
+    @functools.wraps(plain)
+    def call(self: Any, x: Any) -> Array:
+        if isinstance(self.w.value, jax.Array):
+            return plain(self, x)
+        product = jnp.einsum(self.einsum_str, jnp.astype(x, self.dtype), self.w)
+        return product if self.w_scale is None else product * self.w_scale
+
+    call.takes_quantized = True  # type: ignore[attr-defined]
+    gemma4.Einsum.__call__ = call
 
 
 def rope_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> np.ndarray:

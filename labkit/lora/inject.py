@@ -15,6 +15,7 @@ import jax
 import qwix
 from flax import nnx
 
+from labkit import compat
 from labkit.errors import LabError
 from labkit.lora.coverage import Coverage, row
 from labkit.lora.linears import Linear, linears, missed, select
@@ -139,6 +140,8 @@ def _remat_holders(model: nnx.Module) -> list[Any]:
 def _apply(
     model: nnx.Module, chosen: tuple[Linear, ...], rank: int, alpha: float, qlora: str | None, seed: int
 ) -> nnx.Module:
+    if qlora:
+        compat.allow_quantized_einsum()
     provider = qwix.LoraProvider(_rules(chosen, rank, alpha, qlora))
 
     # Qwix finds the linears by running the model once. Inside jit that run is only traced.
