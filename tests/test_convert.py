@@ -365,6 +365,13 @@ def test_a_changed_byte_is_found(tmp_path):
         shards.check(tmp_path, digests)
 
 
+@pytest.mark.parametrize("dtype", shards.DTYPES)
+@given(raw=st.binary(min_size=4, max_size=400))
+def test_values_that_are_not_finite_are_counted(dtype, raw):
+    values = np.frombuffer(raw[: len(raw) // 4 * 4], shards.dtype_of(dtype))
+    assert shards.count_nonfinite(values) == int((~np.isfinite(values.astype(np.float32))).sum())
+
+
 def test_memory_holds_a_tensor_and_not_the_model(tmp_path):
     names = [f"t{i}" for i in range(16)]
     plan = [shards.Planned(name, (2**18,), np.dtype(np.float32)) for name in names]

@@ -69,9 +69,9 @@ class Row:
         return tuple(tuple(group.strip("()").split()) for group in re.findall(r"\([^)]*\)|\S+", right))
 
     def to_hf(self, value: Any) -> np.ndarray:
-        """The Hugging Face tensor of a Tunix parameter."""
-        array = np.asarray(value if self.part is None else value[self.part])
-        return np.ascontiguousarray(einops.rearrange(array, self.axes) if self.axes else array)
+        """The Hugging Face tensor of a Tunix parameter; a JAX array moves its axes on its device, which is faster."""
+        part = value if self.part is None else value[self.part]
+        return np.ascontiguousarray(einops.rearrange(part, self.axes) if self.axes else part)
 
     def to_tunix(self, tensor: np.ndarray) -> np.ndarray:
         """The Tunix parameter of a Hugging Face tensor, or its slice where Tunix fuses."""

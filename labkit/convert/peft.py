@@ -134,7 +134,7 @@ def from_peft(directory: str | Path, model: nnx.Module, spec: ModelSpec) -> tupl
     if not fused:
         raise LabError(f"{directory} has no adapter of a linear that {spec.name} uses.", hint="Is it of another model?")
     rank = config["r"] * max(len(_distinct(parts)) for parts in fused.values())
-    targets = "|".join(re.escape(linears[name].path) for name in fused)
+    targets = _roles_or_pattern(tuple(linears.values()), {linears[name].path for name in fused})
     adapted, coverage = lora.inject(model, rank, _scale(config) * rank, targets)
     arrays: dict[str, np.ndarray] = {}
     for name, parts in fused.items():
@@ -143,6 +143,15 @@ def from_peft(directory: str | Path, model: nnx.Module, spec: ModelSpec) -> tupl
         arrays[f"{name}_lora_b"] = _tunix_b(parts, rank).reshape(b)
     _set(adapted, arrays)
     return adapted, coverage
+
+
+def _roles_or_pattern(known: tuple[lora.Linear, ...], wanted: set[str]) -> str:
+    """The shortest target of `lora.inject` that means these paths."""
+    roles = ",".join(sorted({linear.role for linear in known if linear.path in wanted}))
+    for words in ("all", roles):
+        if {linear.path for linear in lora.select(known, words)} == wanted:
+            return words
+    return "|".join(re.escape(path) for path in sorted(wanted))
 
 
 def _linears(model: nnx.Module, spec: ModelSpec) -> list[Row]:

@@ -10,7 +10,9 @@ import hashlib
 import json
 import math
 import struct
-from collections.abc import Callable, Iterable
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,9 @@ from labkit.errors import LabError, nearest
 
 DTYPES: dict[str, Any] = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 _NAMES = {np.dtype(np.float32): "F32", np.dtype(ml_dtypes.bfloat16): "BF16", np.dtype(np.float16): "F16"}
+
+_EXPONENT = {np.dtype(ml_dtypes.bfloat16): np.uint16(0x7F80), np.dtype(np.float16): np.uint16(0x7C00)}
+_CHUNK = 2**22  # values
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,15 @@ class Planned:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-Digests = dict[str, str]
+@dataclass(frozen=True)
+class Digest:
+    """Of one tensor's bytes: SHA-256 to name them by, CRC-32 to find a fault, at three times the speed."""
+
+    sha256: str
+    crc32: int
+
+
+Digests = dict[str, Digest]
 
 
 def dtype_of(name: str) -> np.dtype:
@@ -57,7 +70,7 @@ def write(
     """Write the planned tensors as `<stem>.safetensors`, or as shards with an index, each made when its turn comes.
 
     Returns:
-        The SHA-256 of each tensor's bytes, by name.
+        The digest of each tensor's bytes, by name.
     """
     planned = {tensor.name: tensor for tensor in plan}
     try:
@@ -84,13 +97,29 @@ def _write_file(path: Path, tensors: list[Planned], produce: Callable[[str], np.
     digests = {}
     with path.open("wb") as file:
         file.write(_header(tensors))
-        for tensor in tensors:
-            raw = as_bytes(produce(tensor.name))
-            if raw.nbytes != tensor.nbytes:
-                raise LabError(f"{tensor.name} has {raw.nbytes:,} bytes, planned were {tensor.nbytes:,}.")
-            digests[tensor.name] = hashlib.sha256(raw).hexdigest()
+        for tensor, raw, digest in _ahead(tensors, produce):
+            digests[tensor.name] = digest
             file.write(raw)
     return digests
+
+
+def _ahead(
+    tensors: list[Planned], produce: Callable[[str], np.ndarray]
+) -> Iterator[tuple[Planned, memoryview, Digest]]:
+    """Each tensor with its bytes, the next one in the making while this one is written."""
+
+    def make(tensor: Planned) -> tuple[Planned, memoryview, Digest]:
+        raw = as_bytes(produce(tensor.name))
+        if raw.nbytes != tensor.nbytes:
+            raise LabError(f"{tensor.name} has {raw.nbytes:,} bytes, planned were {tensor.nbytes:,}.")
+        return tensor, raw, Digest(hashlib.sha256(raw).hexdigest(), zlib.crc32(raw))
+
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(make, tensors[0])
+        for after in tensors[1:]:
+            made, coming = coming, pool.submit(make, after)
+            yield made.result()
+        yield coming.result()
 
 
 def _header(tensors: list[Planned]) -> bytes:
@@ -114,14 +143,38 @@ def check(folder: Path, digests: Digests) -> None:
     """Read every tensor back through safetensors' own reader; a `LabError` names the first that is not as written."""
     left = dict(digests)
     for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(str(path), framework="numpy") as file:
-            for name in file.keys():  # noqa: SIM118 - safetensors gives no iterator
-                if hashlib.sha256(as_bytes(file.get_tensor(name))).hexdigest() != left.pop(name, None):
-                    raise LabError(f"{name} of {path} is not what was written.", hint="Check the disk.")
+        for name in _names(path):
+            written = left.pop(name, None)
+            if written is None or _checksum(path, name) != written.crc32:
+                raise LabError(f"{name} of {path} is not what was written.", hint="Check the disk.")
     if left:
         raise LabError(f"{next(iter(left))} is in no file of {folder}.", hint="Check the disk.")
 
 
+def _names(path: Path) -> list[str]:
+    with safe_open(str(path), framework="numpy") as file:
+        return list(file.keys())
+
+
+def _checksum(path: Path, name: str) -> int:
+    """Opens the file anew, since what a mapped file has read so far stays in memory until it is closed."""
+    with safe_open(str(path), framework="numpy") as file:
+        return zlib.crc32(as_bytes(file.get_tensor(name)))
+
+
+def count_nonfinite(values: np.ndarray) -> int:
+    """How many values are NaN or infinite, a few megabytes at a time."""
+    raw = np.ascontiguousarray(values).reshape(-1)
+    return sum(_nonfinite(raw[start : start + _CHUNK]) for start in range(0, raw.size, _CHUNK))
+
+
+def _nonfinite(values: np.ndarray) -> int:
+    mask = _EXPONENT.get(values.dtype)
+    if mask is None:
+        return values.size - int(np.isfinite(values).sum())
+    return int(((values.view(np.uint16) & mask) == mask).sum())  # several times as fast as ml_dtypes' isfinite
+
+
 def digest(digests: Digests) -> str:
     """One SHA-256 of all tensors: of their names and their own, in order of name."""
-    return hashlib.sha256("".join(f"{name} {digests[name]}\n" for name in sorted(digests)).encode()).hexdigest()
+    return hashlib.sha256("".join(f"{name} {digests[name].sha256}\n" for name in sorted(digests)).encode()).hexdigest()

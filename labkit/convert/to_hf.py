@@ -107,7 +107,7 @@ def tunix_parameters(model: nnx.Module) -> dict[str, jax.Array]:
 
 def refuse_nonfinite(name: str, value: np.ndarray) -> None:
     """A `LabError` with the tensor's name if it holds NaN or infinity."""
-    bad = value.size - int(np.isfinite(value).sum())
+    bad = shards.count_nonfinite(value)
     if bad:
         raise LabError(
             f"{name} has {bad:,} of {value.size:,} values that are not finite as {value.dtype.name}.",

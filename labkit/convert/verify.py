@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -23,7 +22,7 @@ from labkit.models.checkpoints import TensorInfo
 from labkit.records import Record
 
 PROBE = (4, 64)  # sequences and tokens of the probe
-PROMPT = 32  # tokens of the probe after which each model goes on by itself, to the probe's length
+PROMPT = 48  # tokens of the probe after which each model goes on by itself, to the probe's length
 
 
 @dataclass(frozen=True)
@@ -122,22 +121,15 @@ def _answers(
     directory: str | Path, tokens: Int[np.ndarray, "B T"]
 ) -> tuple[Float[np.ndarray, "B T V"], Int[np.ndarray, "B T"]]:
     """Logits of the probe, and the probe's prompts with what the model likes best after them."""
-    logits, said = _run(models.load(directory).model, jnp.asarray(tokens, jnp.int32))
-    return np.asarray(logits, np.float32), np.asarray(said)
+    model = models.load(directory).model
+    said = tokens.astype(np.int32)
+    for place in range(PROMPT, tokens.shape[1]):
+        said[:, place] = _logits(model, said)[:, place - 1].argmax(-1)
+    return np.asarray(_logits(model, tokens.astype(np.int32)), np.float32), said
 
 
 @nnx.jit
-def _run(model: nnx.Module, tokens: Int[Array, "B T"]) -> tuple[Float[Array, "B T V"], Int[Array, "B T"]]:
-    graph, state = nnx.split(model)
-
-    def step(place: Array, said: Array) -> Array:
-        best = _logits(nnx.merge(graph, state), said)[:, place - 1].argmax(-1)
-        return said.at[:, place].set(best.astype(said.dtype))
-
-    return _logits(model, tokens), jax.lax.fori_loop(PROMPT, tokens.shape[1], step, tokens)
-
-
-def _logits(model: nnx.Module, tokens: Array) -> Array:
+def _logits(model: nnx.Module, tokens: Int[Array, "B T"]) -> Float[Array, "B T V"]:
     batch, length = tokens.shape
     positions = jnp.tile(jnp.arange(length), (batch, 1))
     mask = jnp.tile(jnp.tril(jnp.ones((length, length), bool)), (batch, 1, 1))
