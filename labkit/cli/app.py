@@ -59,7 +59,8 @@ def start() -> None:
     """Set up JAX for a command that computes: it stays off a TPU that another process holds."""
     import labkit
 
-    labkit.start()
+    with contextlib.redirect_stdout(sys.stderr):
+        labkit.start()
 
 
 def main(arguments: list[str] | None = None) -> None:
