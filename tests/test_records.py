@@ -39,7 +39,9 @@ class Outer(Record):
         return f"outer of {self.part}"
 
 
-inners = st.builds(Inner, st.text(max_size=5), st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=3).map(tuple))
+inners = st.builds(
+    Inner, st.text(max_size=5), st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=3).map(tuple)
+)
 outers = st.builds(
     Outer,
     inners,
