@@ -214,8 +214,7 @@ def _stages(job: _Job, loaded: Loaded) -> RunReport:
         adapter=_export(job, "adapter", tuned, loaded),
         merged=_export(job, "merged", tuned, loaded),
         seconds=seconds,
-        versions={name: importlib.metadata.version(name) for name in _LIBRARIES}
-        | {"python": platform.python_version()},
+        versions=_versions(),
     )
 
 

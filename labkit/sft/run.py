@@ -15,6 +15,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from labkit.data.batch import Batch
+from labkit.data.masks import require_mask
 from labkit.errors import LabError
 from labkit.progress import Progress
 from labkit.records import Record
@@ -86,9 +87,12 @@ def train(
         tensorboard: also write TensorBoard events to `out/tensorboard`.
 
     Raises:
-        LabError: a folder of another run, data that end early, a loss that is not finite or diverges, a full disk.
+        LabError: packed rows for a model that ignores attention masks, a folder of another run, data that end early,
+            a loss that is not finite or diverges, a full disk.
     """
     folder = Path(out)
+    if recipe.packing == "pack":
+        require_mask(getattr(model, "config", None))
     checkpoints.claim(folder, _identity(model, data, recipe))
     with mesh if mesh is not None else contextlib.nullcontext(), Progress("training", recipe.steps) as bar:
         trainer = SftTrainer(

@@ -155,7 +155,7 @@ EXERCISE = Coding(
         ),
     ),
     praise="The mask is right on several turns, on a cut answer, and where a question says 'model'.",
-    because="`labkit.data.chat.render` does this for every chat template, from the template's own turns.",
+    because="`labkit.data.chat.tokenize` does this for every chat template, from the template's own turns.",
     wrong=(
         *(Wrong(slip, message[:30]) for slip, message in _MASK_SLIPS),
         Wrong(lambda tokens, header, end: np.ones(len(tokens)), "should be 0"),
