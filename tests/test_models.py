@@ -17,7 +17,8 @@ import tiny
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 
-from labkit import models
+from labkit import models, resources
+from labkit.data import verilog
 from labkit.errors import LabError
 from labkit.models import building, checkpoints, hub, loading
 
@@ -425,7 +426,8 @@ def test_a_cached_model_is_not_asked_for_again(monkeypatch, checkpoint):
 
 SHARDED = """
 import sys, jax, numpy as np
-from labkit import models
+from labkit import models, resources
+from labkit.data import verilog
 from labkit.errors import LabError
 mesh = lambda fsdp, tp: jax.make_mesh((fsdp, tp), ("fsdp", "tp"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
 loaded = models.load(sys.argv[1], mesh=mesh(4, 2))
@@ -462,9 +464,9 @@ def hf_logits(directory: Path, ids: np.ndarray, attention: str) -> np.ndarray:
         return model(torch.tensor(ids)).logits.numpy()
 
 
-def parity_problems(model: nnx.Module, directory: Path, mean: float) -> list[str]:
+def parity_problems(model: nnx.Module, directory: Path, mean: float, ids: np.ndarray | None = None) -> list[str]:
     """What fails of: mean difference, max against Transformers' own eager-sdpa difference, argmax."""
-    ids = ids_for(models.spec_from_config(directory).vocab_size)
+    ids = ids_for(models.spec_from_config(directory).vocab_size) if ids is None else ids
     ours, eager, sdpa = logits(model, ids), hf_logits(directory, ids, "eager"), hf_logits(directory, ids, "sdpa")
     difference, own = np.abs(ours - sdpa), np.abs(eager - sdpa).max()
     problems = [f"mean {difference.mean()}"] if difference.mean() > mean else []
@@ -578,6 +580,36 @@ def test_a_gemma4_of_another_constant_fails_the_gate(windowed, control):
     graph, _ = nnx.split(models.abstract(other))
     model = nnx.merge(graph, nnx.state(loaded.model))
     assert len(parity_problems(model, windowed, mean=2e-5)) >= 2
+
+
+@pytest.fixture(scope="module", params=["tiny-gemma4", "tiny-gemma4-sft"])
+def shipped(request):
+    """A stored model, and rows of specifications and modules that are longer than its window."""
+    directory = resources.path("models", request.param)
+    loaded = models.load(directory)
+    text = "\n".join(p.spec + "\n" + p.reference for p in verilog.problems("test_seen", 46, seed=0))
+    ids = np.asarray(loaded.tokenizer(text)["input_ids"])
+    length = loaded.spec.sliding_window + 64
+    return loaded, directory, ids[: 4 * length].reshape(4, length)
+
+
+@pytest.mark.parity
+def test_stored_weights_give_the_logits_of_transformers(shipped):
+    pytest.importorskip("torch")
+    loaded, directory, ids = shipped
+    assert not parity_problems(loaded.model, directory, mean=2e-5, ids=ids)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(
+    "control", [{"sliding_window": 255}, {"sliding_window": 257}, {"rope_proportion": 1.0}, {"rope_theta": 1e4}],
+    ids=str,
+)  # fmt: skip
+def test_stored_weights_with_another_constant_do_not(shipped, control):
+    pytest.importorskip("torch")
+    loaded, directory, ids = shipped
+    graph, _ = nnx.split(models.abstract(dataclasses.replace(loaded.spec, **control)))
+    assert parity_problems(nnx.merge(graph, nnx.state(loaded.model)), directory, mean=2e-5, ids=ids)
 
 
 @pytest.mark.parity

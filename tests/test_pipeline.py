@@ -6,8 +6,10 @@ import json
 
 import pytest
 
-from labkit import models, pipeline, sft
+from labkit import evaluate, models, pipeline, resources, sft
+from labkit.data import verilog
 from labkit.errors import LabError
+from labkit.evaluate import sampling
 from tests.tiny import make_tiny_gemma4
 
 SIZE = {"problems": 46, "unseen": 34}
@@ -66,3 +68,22 @@ def test_other_settings_are_refused(tmp_path):
     pipeline.run.__globals__["Settings"](RECIPE, 46, 34, 0).save(tmp_path / "settings.json")
     with pytest.raises(LabError, match="other settings"):
         pipeline.run(out=tmp_path, model="tiny-gemma4", recipe=RECIPE.replace(rank=3), **SIZE)
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+def test_the_stored_merged_model_answers_in_transformers_as_it_does_here():
+    torch = pytest.importorskip("torch")
+    from transformers import AutoModelForCausalLM
+
+    directory = resources.path("models", "tiny-gemma4-sft")
+    loaded = models.load(directory)
+    prompts = [evaluate.controls.question(p, loaded.tokenizer).text for p in verilog.problems("test_seen", 50, seed=1)]
+    ours = evaluate.generate(loaded.model, loaded.tokenizer, prompts)
+    theirs = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    stops = sampling.stop_ids(loaded.tokenizer)
+    for prompt, completion in zip(prompts, ours, strict=True):
+        ids = loaded.tokenizer(prompt, add_special_tokens=False, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            output = theirs.generate(ids, max_new_tokens=256, do_sample=False, eos_token_id=stops)[0, ids.shape[1] :]
+        assert loaded.tokenizer.decode(output, skip_special_tokens=True) == completion.text
