@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import importlib
 import json
 import shutil
 import tracemalloc
@@ -22,9 +23,10 @@ from labkit import convert, lora, models
 from labkit.convert import shards
 from labkit.convert.config import generation_config, hf_config
 from labkit.errors import LabError
-from labkit.models import checkpoints
+from labkit.models import building, checkpoints
 from tests import tiny
 
+TUNIX_LOADERS = {"gemma3": "params_safetensors", "gemma4": "params_safetensors", "llama3": "params", "qwen3": "params"}
 L, G = "local", "global"
 SMALL = {
     "licence": "none",
@@ -204,7 +206,6 @@ def test_a_row_turned_round_is_its_inverse(rule, sizes, seed):
 @every_family
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_there_and_back_is_bit_exact(source, tmp_path, name, dtype):
-    """Through Tunix's own loader, which is the other implementation of the table."""
     first = convert.from_hf(source(name), dtype=dtype)
     done = convert.to_hf(first.model, first.spec, tmp_path / "out", source=source(name), max_shard="40KB")
     assert done.verified and done.tensors == len(checkpoints.tensor_shapes(first.spec))
@@ -217,6 +218,20 @@ def test_there_and_back_is_bit_exact(source, tmp_path, name, dtype):
     one, two = flat(first.model), flat(again.model)
     assert one.keys() == two.keys()
     assert all(one[k].dtype == two[k].dtype and np.array_equal(one[k], two[k]) for k in one)
+
+
+@every_family
+def test_loading_is_what_tunix_own_loader_gives(source, tmp_path, name):
+    """The other implementation of the table. For Gemma 4 it takes names without the prefix only."""
+    ours = convert.from_hf(source(name))
+    tensors = load_file(source(name) / "model.safetensors")
+    bare = {k.removeprefix("model." if ours.spec.family == "gemma4" else ""): v for k, v in tensors.items()}
+    save_file(bare, tmp_path / "model.safetensors")
+    module = importlib.import_module(f"tunix.models.{ours.spec.family}.{TUNIX_LOADERS[ours.spec.family]}")
+    config = building.config(ours.spec, dtype=jnp.float32)
+    theirs = flat(module.create_model_from_safe_tensors(str(tmp_path), config, dtype=jnp.float32))
+    assert theirs.keys() == flat(ours.model).keys()
+    assert all(np.array_equal(value, theirs[path]) for path, value in flat(ours.model).items())
 
 
 def test_the_dtype_asked_for_is_written_and_said(source, tmp_path):

@@ -17,12 +17,12 @@ import labkit
 ROOT = Path(__file__).resolve().parents[1]
 # Floors of the house, lowest first; modules of one floor are listed in the order in which they may use each other.
 FLOORS = [
-    "errors records resources progress hardware compat runtime",
-    "models data",
+    "errors records resources progress plots hardware compat runtime",
+    "models data mesh rehearse",
     "lora",
     "convert evaluate",
     "sft",
-    "plots doctor",
+    "doctor",
     "pipeline exercises widgets",
     "cli",
 ]

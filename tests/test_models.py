@@ -20,7 +20,7 @@ from safetensors.numpy import load_file, save_file
 from labkit import models, resources
 from labkit.data import verilog
 from labkit.errors import LabError
-from labkit.models import building, checkpoints, hub, loading
+from labkit.models import building, checkpoints, hub
 
 ROOT = Path(__file__).resolve().parent.parent
 FAST_TO_BUILD = ("tiny-gemma4", "tiny-gemma4-teacher", "gemma3-270m", "llama3.2-1b")
@@ -294,8 +294,6 @@ def test_towers_beside_the_text_model_are_left_out(checkpoint, tmp_path):
 
 
 def test_a_file_of_mixed_dtypes_loads_right(checkpoint, tmp_path):
-    """Tunix's mapped reader takes the first tensor's dtype for all of them."""
-
     def half(tensors):
         return {k: v.astype(np.float16) if "mlp" in k else v for k, v in tensors.items()}
 
@@ -362,12 +360,6 @@ def test_missing_weights_and_tokenizer_are_named(checkpoint, tmp_path):
     (directory / "model.safetensors").unlink()
     with pytest.raises(LabError, match=r"no \.safetensors"):
         models.load(directory)
-
-
-def test_a_parameter_that_nothing_filled_is_an_error(checkpoint):
-    spec = models.spec_from_config(checkpoint)
-    with pytest.raises(LabError, match="embedder"):
-        loading._refuse_holes(models.abstract(spec), spec, checkpoint)
 
 
 @pytest.mark.parametrize("given", ["gemma4-31", "no/such/directory", Path("nowhere")])
@@ -448,7 +440,7 @@ def test_a_mesh_shards_the_weights_or_says_what_does_not_divide(tmp_path):
     env = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", SHARDED, str(checkpoint)]
     done = subprocess.run(command, env=env, cwd=ROOT, check=True, capture_output=True, text=True)
-    assert "dimension 2 of layers.0.attn.kv_einsum.w is not divisible by mesh axis 'tp' of 4" in done.stdout
+    assert "Dimension 1 of layers.0.attn.kv_einsum.w (2, 2, 192, 48) is 2, which mesh axis 'tp' of 4" in done.stdout
     assert "sharded over" in done.stdout
 
 

@@ -4,10 +4,10 @@
 adapters alone; `from_hf` and `from_peft` are the ways back, and `verify` compares two directories.
 """
 
-from labkit.convert.layout import TABLES, Row, Rule, rows
 from labkit.convert.peft import from_peft, to_peft
 from labkit.convert.to_hf import Conversion, to_hf
 from labkit.convert.verify import Verification, verify
+from labkit.models.layout import TABLES, Row, Rule, rows
 from labkit.models.loading import load as from_hf
 
 __all__ = [

@@ -27,11 +27,11 @@ from safetensors.numpy import load_file
 from labkit import lora
 from labkit.convert import shards
 from labkit.convert.folders import new_folder, write_json, write_provenance
-from labkit.convert.layout import Row, rows
 from labkit.convert.memory import peak_rss
 from labkit.convert.to_hf import Conversion, refuse_nonfinite, tunix_parameters
 from labkit.errors import LabError
 from labkit.models.checkpoints import canonical
+from labkit.models.layout import Row, rows
 from labkit.models.spec import ModelSpec
 
 _PREFIX = "base_model.model."

@@ -21,9 +21,9 @@ from labkit import lora
 from labkit.convert import shards
 from labkit.convert.config import generation_config, hf_config, token_ids
 from labkit.convert.folders import new_folder, write_json, write_provenance
-from labkit.convert.layout import Row, rows
 from labkit.convert.memory import peak_rss
 from labkit.errors import LabError
+from labkit.models.layout import Row, rows
 from labkit.models.spec import ModelSpec
 from labkit.records import Record
 

@@ -17,7 +17,7 @@ from tunix.models.qwen3 import model as qwen3
 
 from labkit import compat
 from labkit.errors import LabError, nearest
-from labkit.models import states
+from labkit.models import sharding, states
 from labkit.models.spec import ModelSpec
 from labkit.models.states import Param
 
@@ -72,15 +72,9 @@ def parameters_of(spec: ModelSpec) -> tuple[Param, ...]:
     """Every parameter of the model that Tunix builds from a spec, in the spec's dtype, in order of path."""
     flat = nnx.to_flat_state(nnx.state(abstract(spec)))
     return states.in_order(
-        Param(".".join(map(str, path)), tuple(variable.get_value().shape), spec.dtype, sharding_axes(variable))
+        Param(".".join(map(str, path)), tuple(variable.get_value().shape), spec.dtype, sharding.axes_of(variable))
         for path, variable in flat
     )
-
-
-def sharding_axes(variable: nnx.Variable) -> tuple[Any, ...]:
-    """The mesh axis of each dimension of a parameter under Tunix's own sharding; None is not sharded."""
-    axes = variable.get_metadata().get("out_sharding") or ()
-    return tuple(axes) + (None,) * (len(variable.get_value().shape) - len(axes))
 
 
 def _with_dtype(leaf: Any, dtype: Any) -> Any:

@@ -75,10 +75,14 @@ class Row:
 
     def to_tunix(self, tensor: np.ndarray) -> np.ndarray:
         """The Tunix parameter of a Hugging Face tensor, or its slice where Tunix fuses."""
+        return np.ascontiguousarray(self.tunix_view(tensor))
+
+    def tunix_view(self, tensor: np.ndarray) -> np.ndarray:
+        """The same without a copy: the way to Tunix only splits and moves axes."""
         if not self.axes:
             return tensor
         left, right = self.axes.split("->")
-        return np.ascontiguousarray(einops.rearrange(tensor, f"{right}->{left}", **self.sizes))
+        return einops.rearrange(tensor, f"{right}->{left}", **self.sizes)
 
 
 _LAYER = "model.layers.{layer}"
@@ -191,7 +195,7 @@ def _refuse_leftovers(spec: ModelSpec, table: tuple[Row, ...], shapes: Shapes, w
         more = f" and {len(left) - 5} more" if len(left) > 5 else ""
         raise LabError(
             f"{spec.name}: the layout table does not take exactly once: {', '.join(left[:5])}{more}.",
-            hint=f"Is this a plain {spec.family} of this spec? Otherwise labkit.convert.layout lacks a rule.",
+            hint=f"Is this a plain {spec.family} of this spec? Otherwise labkit.models.layout lacks a rule.",
         )
 
 

@@ -1,0 +1,215 @@
+"""Models, optimizer states and batches on a mesh, and a check that they are really where they should be."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from labkit.errors import LabError
+from labkit.models import loading, sharding
+from labkit.records import Record
+
+Rules = Any  # a MeshPlan, or a mapping from a parameter's path (or a pattern such as "*.k_einsum.w") to mesh axes
+
+
+def load(name_or_directory: Any, mesh: Mesh, plan_or_rules: Rules = None, *, dtype: Any = None) -> loading.Loaded:
+    """A model straight from its files to its devices; no host holds more than one tensor beside the result.
+
+    `plan_or_rules` as in `shard_model`; the errors are those of `labkit.models.load`.
+    """
+    specs = functools.partial(specs_of, rules=plan_or_rules)
+    return loading.load(name_or_directory, mesh=mesh, dtype=dtype, specs=specs)
+
+
+def shard_model(model: nnx.Module, mesh: Mesh, plan_or_rules: Rules = None) -> nnx.Module:
+    """Place the parameters of `model` on a mesh, in place; returns it.
+
+    Args:
+        model: of Tunix, with or without adapters. One without weights (`labkit.models.abstract`) gets the shardings
+            alone, ready to be compiled for.
+        mesh: of `make_mesh`.
+        plan_or_rules: a `MeshPlan`, or a mapping from paths (or patterns such as "*.k_einsum.w") to the mesh axis of
+            each dimension. None, and whatever it leaves out, is the model's own sharding over `fsdp` and `tp`.
+
+    Raises:
+        LabError: a dimension that does not divide (naming array, axis and sizes), a rule that meets no parameter.
+    """
+    wanted = sharding.partition(model, mesh, specs_of(model, plan_or_rules))
+    for path, variable in sharding.variables(model).items():
+        variable.set_value(_placed(variable.get_value(), wanted[path]))
+    return model
+
+
+def specs_of(model: nnx.Module, rules: Rules) -> dict[str, tuple[Any, ...]]:
+    """The mesh axes of each parameter that a plan or rules speak of, by path."""
+    rules = getattr(rules, "specs", rules) or {}
+    paths = list(sharding.variables(model))
+    found: dict[str, tuple[Any, ...]] = {}
+    for pattern, axes in rules.items():
+        met = [path for path in paths if path == pattern or fnmatch.fnmatchcase(path, pattern)]
+        if not met:
+            raise LabError(f"No parameter of the model is {pattern!r}.", hint="Is the plan for another model?")
+        found |= dict.fromkeys(met, tuple(axes))
+    return found
+
+
+def optimizer(model: nnx.Module, transform: optax.GradientTransformation, mesh: Mesh, wrt: Any = nnx.Param) -> Any:
+    """An `nnx.Optimizer` whose states are created sharded: moments like their parameters, counters on every device.
+
+    Optax makes its zeros from nothing, so a plain `jax.jit` of its `init` puts them whole on one device or on all.
+    """
+
+    @nnx.jit
+    def create(model: nnx.Module) -> nnx.Optimizer:
+        made = nnx.Optimizer(model, transform, wrt=wrt)
+        state = nnx.state(made)
+        nnx.update(made, jax.lax.with_sharding_constraint(state, nnx.get_named_sharding(state, mesh)))
+        return made
+
+    return create(model)
+
+
+def data_shard(mesh: Mesh, axis: str = "fsdp") -> tuple[int, int]:
+    """Which part of the rows this process feeds: (index, count), as `labkit.data.pipeline(shard=...)` takes it.
+
+    Processes that hold the same coordinates of the axis feed the same rows.
+    """
+    blocks = [_coordinates(mesh, axis, process) for process in range(jax.process_count())]
+    distinct = sorted(set(blocks))
+    flat = [c for block in distinct for c in block]
+    if len(flat) != len(set(flat)):
+        raise LabError(
+            f"The processes' parts of mesh axis {axis!r} overlap: {distinct}.",
+            hint="Order the axes so that each process holds whole rows of the mesh.",
+        )
+    return distinct.index(blocks[jax.process_index()]), len(distinct)
+
+
+def _coordinates(mesh: Mesh, axis: str, process: int) -> tuple[int, ...]:
+    places = np.argwhere(np.vectorize(lambda d: d.process_index == process)(mesh.devices))
+    return tuple(sorted({int(c) for c in places[:, list(mesh.axis_names).index(axis)]}))
+
+
+def _placed(value: Any, target: NamedSharding) -> Any:
+    if isinstance(value, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=target)
+    if target.is_fully_addressable or not value.is_fully_addressable:
+        return jax.device_put(value, target)
+    # Each process has the whole value and hands its devices their parts of it.
+    return jax.make_array_from_callback(value.shape, target, lambda index: np.asarray(value[index]))
+
+
+@dataclass(frozen=True)
+class Misplaced(Record):
+    """An array that is not where it should be. `expected` and `found` are mesh axes by dimension, in words."""
+
+    path: str
+    shape: tuple[int, ...]
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.shape} should be {self.expected}, but is {self.found}"
+
+
+@dataclass(frozen=True)
+class Placement(Record):
+    """Where the arrays of a tree are, against where they should be."""
+
+    arrays: int
+    sharded: int
+    misplaced: tuple[Misplaced, ...]
+
+    def __str__(self) -> str:
+        return ". ".join(
+            [f"{self.arrays} arrays, {self.sharded} sharded, {len(self.misplaced)} misplaced", *self.worst]
+        )
+
+    @property
+    def worst(self) -> list[str]:
+        """The first few that are misplaced, in words."""
+        more = len(self.misplaced) - 4
+        return [*map(str, self.misplaced[:4]), *([f"and {more} more"] if more > 0 else [])]
+
+
+def check_sharding(tree: Any, plan_or_rules: Rules = None) -> Placement:
+    """Compare where the arrays of a model, an optimizer or any tree are with a plan, rules, or a sharded model.
+
+    An array of an optimizer state belongs to the parameter that its path ends with. What the plan does not name is
+    expected as its own metadata says; scalars may be anywhere.
+    """
+    rules = _expected_of(plan_or_rules)
+    arrays = {path: (value, own) for path, value, own in _leaves(tree) if value.ndim}
+    rows = [_misplaced(path, value, _axes_for(path, rules, own)) for path, (value, own) in arrays.items()]
+    split = sum(not value.sharding.is_fully_replicated for value, _ in arrays.values())
+    return Placement(len(arrays), split, tuple(row for row in rows if row is not None))
+
+
+def assert_sharded_like(tree: Any, plan_or_rules: Rules = None) -> Placement:
+    """A `LabError` that names the arrays of `tree` that ended up replicated, on one device, or sharded otherwise.
+
+    Args as in `check_sharding`, whose record it returns when all is well.
+    """
+    found = check_sharding(tree, plan_or_rules)
+    if not found.arrays:
+        raise LabError("There is no array in this tree.", hint="Give a model, an optimizer or a state.")
+    if found.misplaced:
+        raise LabError(
+            f"{len(found.misplaced)} of {found.arrays} arrays are not sharded as planned: {'; '.join(found.worst)}.",
+            hint="Place the model by shard_model, and make optimizer states by mesh.optimizer.",
+        )
+    return found
+
+
+def _expected_of(plan_or_rules: Rules) -> Mapping[str, Sequence[Any]]:
+    if isinstance(plan_or_rules, nnx.Module):
+        return {path: sharding.axes_of(v) for path, v in sharding.variables(plan_or_rules).items()}
+    return getattr(plan_or_rules, "specs", plan_or_rules) or {}
+
+
+def _leaves(tree: Any) -> list[tuple[str, jax.Array, tuple[Any, ...] | None]]:
+    """Path, array and the axes of its metadata (None without any) of each leaf."""
+    if isinstance(tree, nnx.Module | nnx.Optimizer):
+        tree = nnx.state(tree)
+    found = []
+    flat = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: isinstance(x, nnx.Variable))[0]
+    for path, leaf in flat:
+        own = None
+        if isinstance(leaf, nnx.Variable):
+            own = sharding.axes_of(leaf) if leaf.get_metadata().get("out_sharding") is not None else None
+            leaf = leaf.get_value()
+        if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+            found.append((jax.tree_util.keystr(path, simple=True, separator="."), leaf, own))
+    return found
+
+
+def _axes_for(path: str, rules: Mapping[str, Sequence[Any]], own: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+    for pattern, axes in rules.items():
+        if path == pattern or path.endswith("." + pattern) or fnmatch.fnmatchcase(path, pattern):
+            return tuple(axes)
+    return own
+
+
+def _misplaced(path: str, value: Any, axes: tuple[Any, ...] | None) -> Misplaced | None:
+    if axes is None:
+        return None
+    wanted = "replicated" if not any(axes) else str(P(*axes))
+    real = value.sharding
+    if not isinstance(real, NamedSharding):
+        fault = "on one device" if real is None or len(real.device_set) == 1 else str(real)
+        return Misplaced(path, value.shape, wanted, fault)
+    known = all(name in real.mesh.shape for name in jax.tree.leaves(axes))
+    if known and real.is_equivalent_to(NamedSharding(real.mesh, P(*axes)), value.ndim):
+        return None
+    found = "replicated" if real.is_fully_replicated else str(real.spec)
+    return Misplaced(path, value.shape, wanted, found)

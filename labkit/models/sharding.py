@@ -1,0 +1,81 @@
+"""How the parameters of a Tunix model go over a mesh: by its own metadata, or by specs that replace it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from labkit.errors import LabError, nearest
+
+Specs = Mapping[str, Sequence[Any]]
+
+
+def variables(model: nnx.Module) -> dict[str, nnx.Variable]:
+    """The model's own variables by path, joined with dots; what is set on them is set on the model."""
+    found = nnx.to_flat_state(nnx.state(model))
+    return {".".join(map(str, path)): _own(model, path) for path, _ in found}
+
+
+def axes_of(variable: nnx.Variable) -> tuple[Any, ...]:
+    """The mesh axis (or axes, or None) of each dimension, as the variable's metadata has it."""
+    axes = tuple(variable.get_metadata().get("out_sharding") or ())
+    return axes + (None,) * (len(variable.get_value().shape) - len(axes))
+
+
+def partition(model: nnx.Module, mesh: Mesh, specs: Specs | None = None) -> dict[str, NamedSharding]:
+    """The sharding of each parameter on a mesh, checked; `specs` (by path) are written into the model's metadata.
+
+    What is made from the model afterwards, adapters and optimizer states, takes its sharding from that metadata.
+
+    Raises:
+        LabError: a spec of no parameter or of too many dimensions, an axis that the mesh lacks or that shards two
+            dimensions, a dimension that does not divide.
+    """
+    found = variables(model)
+    for path, axes in (specs or {}).items():
+        if path not in found:
+            raise LabError(f"The model has no parameter {path}.", hint=f"Nearest: {nearest(path, list(found))}.")
+        found[path].set_metadata(out_sharding=tuple(axes))
+    for path, variable in found.items():
+        _check(path, tuple(variable.get_value().shape), axes_of(variable), dict(mesh.shape))
+    return {path: NamedSharding(mesh, P(*axes_of(variable))) for path, variable in found.items()}
+
+
+def _own(model: nnx.Module, path: Sequence[Any]) -> nnx.Variable:
+    node: Any = model
+    for key in path:
+        node = node[key] if isinstance(key, int) else getattr(node, key)
+    return node
+
+
+def _check(path: str, shape: tuple[int, ...], axes: tuple[Any, ...], sizes: Mapping[str, int]) -> None:
+    if len(axes) > len(shape):
+        raise LabError(f"The spec {axes} of {path} has {len(axes)} entries for {len(shape)} dimensions {shape}.")
+    named = [name for entry in axes for name in _names(entry)]
+    for name in named:
+        if name not in sizes:
+            raise LabError(
+                f"The mesh has axes {tuple(sizes)}, but {path} is sharded over {name!r}.",
+                hint=f"Make a mesh with an axis {name!r}; its size may be 1.",
+            )
+        if named.count(name) > 1:
+            raise LabError(f"The spec {axes} of {path} uses axis {name!r} twice.", hint="Leave one of them out.")
+    for i, entry in enumerate(axes):
+        ways = math.prod(sizes[name] for name in _names(entry))
+        if shape[i] % ways:
+            raise LabError(
+                f"Dimension {i} of {path} {shape} is {shape[i]}, which mesh axis {entry!r} of {ways} does not divide.",
+                hint=f"Choose a smaller {entry!r}, or replicate that dimension by a spec for this array.",
+            )
+
+
+def _names(entry: Any) -> tuple[str, ...]:
+    """The axes of one dimension: none, one, or several."""
+    if entry is None:
+        return ()
+    return tuple(entry) if isinstance(entry, tuple | list) else (entry,)
