@@ -55,12 +55,12 @@ def show(call: Callable[[], Record], as_json: bool) -> None:
     Console(soft_wrap=not table, highlight=False, markup=False).print(record if table else str(record))
 
 
-def start() -> None:
+def start(devices: int | None = None) -> None:
     """Set up JAX for a command that computes: it stays off a TPU that another process holds."""
     import labkit
 
     with contextlib.redirect_stdout(sys.stderr):
-        labkit.start()
+        labkit.start(devices=devices)
 
 
 def main(arguments: list[str] | None = None) -> None:

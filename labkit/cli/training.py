@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, cast
 
 import typer
 
@@ -42,15 +42,33 @@ def sft(
     recipe: RecipeFile = None,
     changes: Set = None,
     tensorboard: Annotated[bool, typer.Option(help="Also write TensorBoard events.")] = False,
+    axes: Annotated[str | None, typer.Option(help="Train on a mesh of all devices, such as fsdp=4,tp=2.")] = None,
+    on_indivisible: Annotated[str, typer.Option(help="What a mesh does not divide: error or replicate.")] = "error",
+    devices: Annotated[int | None, typer.Option(help="So many simulated CPU devices.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Fine-tune a model by a recipe, from its last checkpoint if there is one."""
-    start()
+    """Fine-tune a model by a recipe, from its last checkpoint if there is one; of several hosts run it on each."""
+    if axes:
+        from labkit import mesh
+
+        mesh.initialize()
+    start(devices)
     from labkit import sft as library
 
     given = library.Recipe.from_toml(recipe) if recipe else library.Recipe()
     chosen = given.replace(**_overrides(changes))
-    show(lambda: library.fine_tune(chosen, out=out, tensorboard=tensorboard), as_json)
+    show(
+        lambda: library.fine_tune(
+            chosen, out=out, axes=axes, on_indivisible=_choice(on_indivisible), tensorboard=tensorboard
+        ),
+        as_json,
+    )
+
+
+def _choice(on_indivisible: str) -> Literal["error", "replicate"]:
+    if on_indivisible not in ("error", "replicate"):
+        raise LabError(f"--on-indivisible is {on_indivisible!r}.", hint="Choices: error, replicate.")
+    return cast(Literal["error", "replicate"], on_indivisible)
 
 
 def _overrides(changes: list[str] | None) -> dict[str, Any]:

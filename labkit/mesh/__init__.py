@@ -7,6 +7,7 @@ from typing import Any
 
 # What needs JAX is loaded when it is first used.
 _LAZY = {
+    "Axes": "devices",
     "Holding": "holdings",
     "Holdings": "holdings",
     "Placement": "placement",
@@ -21,6 +22,7 @@ _LAZY = {
     "load": "placement",
     "make_mesh": "devices",
     "optimizer": "placement",
+    "row_axes": "placement",
     "shard_model": "placement",
     "topology_devices": "devices",
 }

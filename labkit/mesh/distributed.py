@@ -30,16 +30,10 @@ class Processes(Record):
     count: int
     coordinator: str
     cluster: str
-    local_devices: int
-    devices: int
 
     def __str__(self) -> str:
-        if self.count == 1:
-            return f"One process with {self.devices} devices (cluster: {self.cluster})"
-        return (
-            f"Process {self.index} of {self.count} ({self.cluster}, coordinator {self.coordinator}): "
-            f"{self.local_devices} of {self.devices} devices are here"
-        )
+        where = f"coordinator {self.coordinator}" if self.coordinator else "no coordinator"
+        return f"Process {self.index} of {self.count} (cluster: {self.cluster}, {where})"
 
 
 def initialize(
@@ -50,7 +44,7 @@ def initialize(
     timeout: float = 300,
     **options: Any,
 ) -> Processes:
-    """Join this process to the others, before JAX is used. Call it in each of them, with the same arguments.
+    """Join this process to the others, before `labkit.start()` and anything else that uses JAX. Call it in each.
 
     Without arguments JAX finds out by itself on Cloud TPU, GKE, Slurm and Open MPI; where it finds no cluster, this
     stays a single process, and the record says so.
@@ -73,14 +67,14 @@ def initialize(
         )
     coordinator, processes, process, cluster = _detect(coordinator, processes, process, timeout)
     if cluster == "none":
-        return _describe(0, 1, "", cluster)
+        return Processes(0, 1, "", cluster)
     assert coordinator is not None and processes is not None and process is not None
     deadline = time.monotonic() + timeout
     if processes > 1:
         roll_call(coordinator, processes, process, timeout)
     remaining = max(10, int(deadline - time.monotonic()))
     jax.distributed.initialize(coordinator, processes, process, initialization_timeout=remaining, **options)
-    return _describe(process, processes, coordinator, cluster)
+    return Processes(process, processes, coordinator, cluster)
 
 
 def roll_call(coordinator: str, processes: int, process: int, timeout: float) -> None:
@@ -124,10 +118,6 @@ def _detect(
 def _check(processes: Any, process: Any) -> None:
     if not (isinstance(processes, int) and isinstance(process, int) and 0 <= process < processes):
         raise LabError(f"Process {process} of {processes} does not exist.", hint="Processes count from 0.")
-
-
-def _describe(process: int, processes: int, coordinator: str, cluster: str) -> Processes:
-    return Processes(process, processes, coordinator, cluster, jax.local_device_count(), jax.device_count())
 
 
 def _take_roll(port: int, processes: int, timeout: float) -> str:

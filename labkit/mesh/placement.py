@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import fnmatch
-import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -22,16 +23,32 @@ from labkit.records import Record
 Rules = Any  # a MeshPlan, or a mapping from a parameter's path (or a pattern such as "*.k_einsum.w") to mesh axes
 
 
-def load(name_or_directory: Any, mesh: Mesh, plan_or_rules: Rules = None, *, dtype: Any = None) -> loading.Loaded:
+def load(
+    name_or_directory: str | Path,
+    mesh: Mesh,
+    plan_or_rules: Rules = None,
+    *,
+    dtype: Any = None,
+    on_indivisible: Literal["error", "replicate"] = "error",
+) -> loading.Loaded:
     """A model straight from its files to its devices; no host holds more than one tensor beside the result.
 
-    `plan_or_rules` as in `shard_model`; the errors are those of `labkit.models.load`.
+    Arguments as in `shard_model`; the errors are its and those of `labkit.models.load`.
     """
-    specs = functools.partial(specs_of, rules=plan_or_rules)
-    return loading.load(name_or_directory, mesh=mesh, dtype=dtype, specs=specs)
+
+    def place(model: nnx.Module) -> Mapping[str, NamedSharding]:
+        return sharding.partition(model, mesh, specs_of(model, plan_or_rules), on_indivisible)
+
+    return loading.load(name_or_directory, dtype=dtype, place=place)
 
 
-def shard_model(model: nnx.Module, mesh: Mesh, plan_or_rules: Rules = None) -> nnx.Module:
+def shard_model(
+    model: nnx.Module,
+    mesh: Mesh,
+    plan_or_rules: Rules = None,
+    *,
+    on_indivisible: Literal["error", "replicate"] = "error",
+) -> nnx.Module:
     """Place the parameters of `model` on a mesh, in place; returns it.
 
     Args:
@@ -40,11 +57,12 @@ def shard_model(model: nnx.Module, mesh: Mesh, plan_or_rules: Rules = None) -> n
         mesh: of `make_mesh`.
         plan_or_rules: a `MeshPlan`, or a mapping from paths (or patterns such as "*.k_einsum.w") to the mesh axis of
             each dimension. None, and whatever it leaves out, is the model's own sharding over `fsdp` and `tp`.
+        on_indivisible: "replicate" leaves a dimension that does not divide whole on each device, and warns.
 
     Raises:
         LabError: a dimension that does not divide (naming array, axis and sizes), a rule that meets no parameter.
     """
-    wanted = sharding.partition(model, mesh, specs_of(model, plan_or_rules))
+    wanted = sharding.partition(model, mesh, specs_of(model, plan_or_rules), on_indivisible)
     for path, variable in sharding.variables(model).items():
         variable.set_value(_placed(variable.get_value(), wanted[path]))
     return model
@@ -79,25 +97,29 @@ def optimizer(model: nnx.Module, transform: optax.GradientTransformation, mesh: 
     return create(model)
 
 
-def data_shard(mesh: Mesh, axis: str = "fsdp") -> tuple[int, int]:
-    """Which part of the rows this process feeds: (index, count), as `labkit.data.pipeline(shard=...)` takes it.
+def row_axes(mesh: Mesh) -> tuple[str, ...]:
+    """The mesh axes that the rows of a batch go over."""
+    return tuple(name for name in mesh.axis_names if name in ("dp", "fsdp"))
 
-    Processes that hold the same coordinates of the axis feed the same rows.
+
+def data_shard(mesh: Mesh) -> tuple[int, int]:
+    """Which part of each batch this process feeds: (index, count), as `labkit.data.pipeline(shard=...)` takes it.
+
+    Processes whose devices hold the same rows feed the same part.
     """
-    blocks = [_coordinates(mesh, axis, process) for process in range(jax.process_count())]
+    places = np.indices(mesh.devices.shape)
+    rows = np.zeros(mesh.devices.shape, int)
+    for name in row_axes(mesh):
+        rows = rows * mesh.shape[name] + places[mesh.axis_names.index(name)]
+    owner = np.vectorize(lambda device: device.process_index)(mesh.devices)
+    blocks = [tuple(sorted(set(rows[owner == process].tolist()))) for process in range(jax.process_count())]
     distinct = sorted(set(blocks))
-    flat = [c for block in distinct for c in block]
-    if len(flat) != len(set(flat)):
+    if sum(map(len, distinct)) != len(set(itertools.chain(*distinct))):
         raise LabError(
-            f"The processes' parts of mesh axis {axis!r} overlap: {distinct}.",
+            f"The rows that the processes' devices hold overlap in part: {distinct}.",
             hint="Order the axes so that each process holds whole rows of the mesh.",
         )
     return distinct.index(blocks[jax.process_index()]), len(distinct)
-
-
-def _coordinates(mesh: Mesh, axis: str, process: int) -> tuple[int, ...]:
-    places = np.argwhere(np.vectorize(lambda d: d.process_index == process)(mesh.devices))
-    return tuple(sorted({int(c) for c in places[:, list(mesh.axis_names).index(axis)]}))
 
 
 def _placed(value: Any, target: NamedSharding) -> Any:

@@ -36,7 +36,7 @@ def load(
     *,
     mesh: Mesh | None = None,
     dtype: Any = None,
-    specs: Callable[[nnx.Module], sharding.Specs] | None = None,
+    place: Callable[[nnx.Module], Mapping[str, Sharding]] | None = None,
 ) -> Loaded:
     """A model by registry name or from a local Hugging Face directory.
 
@@ -44,7 +44,7 @@ def load(
         name_or_directory: a local directory never touches the network.
         mesh: where the weights go, by the model's own sharding (axes `fsdp` and `tp`); None is one device.
         dtype: of the weights and the computation; None keeps the checkpoint's.
-        specs: given the model without weights, the mesh axes of parameters that are to be sharded in another way.
+        place: where the weights go instead: given the model without weights, the sharding of each parameter by path.
 
     Raises:
         LabError: unknown name, gated or failed download, broken or mismatching files (naming tensor and file),
@@ -58,8 +58,8 @@ def load(
     tensors = checkpoints.check(directory, spec)
     tokenizer = _tokenizer(directory)
     model = building.abstract(spec, dtype=dtype or reading.DTYPES[tensors["model.embed_tokens.weight"].dtype])
-    filled = reading.fill(model, spec, tensors, _shardings(model, mesh, specs))
-    return Loaded(filled, tokenizer, spec, directory)
+    shardings = place(model) if place else _shardings(model, mesh)
+    return Loaded(reading.fill(model, spec, tensors, shardings), tokenizer, spec, directory)
 
 
 def _tokenizer(directory: Path) -> Any:
@@ -70,9 +70,7 @@ def _tokenizer(directory: Path) -> Any:
     return AutoTokenizer.from_pretrained(directory, local_files_only=True)
 
 
-def _shardings(
-    model: nnx.Module, mesh: Mesh | None, specs: Callable[[nnx.Module], sharding.Specs] | None
-) -> Mapping[str, Sharding]:
+def _shardings(model: nnx.Module, mesh: Mesh | None) -> Mapping[str, Sharding]:
     if mesh is not None:
-        return sharding.partition(model, mesh, specs(model) if specs else None)
+        return sharding.partition(model, mesh)
     return dict.fromkeys(sharding.variables(model), SingleDeviceSharding(jax.local_devices()[0]))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
@@ -27,10 +28,16 @@ def axes_of(variable: nnx.Variable) -> tuple[Any, ...]:
     return axes + (None,) * (len(variable.get_value().shape) - len(axes))
 
 
-def partition(model: nnx.Module, mesh: Mesh, specs: Specs | None = None) -> dict[str, NamedSharding]:
+def partition(
+    model: nnx.Module,
+    mesh: Mesh,
+    specs: Specs | None = None,
+    on_indivisible: Literal["error", "replicate"] = "error",
+) -> dict[str, NamedSharding]:
     """The sharding of each parameter on a mesh, checked; `specs` (by path) are written into the model's metadata.
 
     What is made from the model afterwards, adapters and optimizer states, takes its sharding from that metadata.
+    `on_indivisible="replicate"` leaves a dimension that does not divide whole on each device, and warns.
 
     Raises:
         LabError: a spec of no parameter or of too many dimensions, an axis that the mesh lacks or that shards two
@@ -41,8 +48,17 @@ def partition(model: nnx.Module, mesh: Mesh, specs: Specs | None = None) -> dict
         if path not in found:
             raise LabError(f"The model has no parameter {path}.", hint=f"Nearest: {nearest(path, list(found))}.")
         found[path].set_metadata(out_sharding=tuple(axes))
+    whole = []
     for path, variable in found.items():
-        _check(path, tuple(variable.get_value().shape), axes_of(variable), dict(mesh.shape))
+        shape, axes = tuple(variable.get_value().shape), axes_of(variable)
+        bad = _indivisible(path, shape, axes, dict(mesh.shape))
+        if bad and on_indivisible == "error":
+            raise _does_not_divide(path, shape, bad[0], axes, dict(mesh.shape))
+        if bad:
+            variable.set_metadata(out_sharding=tuple(None if i in bad else axis for i, axis in enumerate(axes)))
+            whole += [f"dimension {i} of {path} {shape} over {axes[i]!r}" for i in bad]
+    if whole:
+        warnings.warn(f"Replicated, because it does not divide: {'; '.join(whole)}.", stacklevel=2)
     return {path: NamedSharding(mesh, P(*axes_of(variable))) for path, variable in found.items()}
 
 
@@ -53,7 +69,8 @@ def _own(model: nnx.Module, path: Sequence[Any]) -> nnx.Variable:
     return node
 
 
-def _check(path: str, shape: tuple[int, ...], axes: tuple[Any, ...], sizes: Mapping[str, int]) -> None:
+def _indivisible(path: str, shape: tuple[int, ...], axes: tuple[Any, ...], sizes: Mapping[str, int]) -> list[int]:
+    """The dimensions that their axes do not divide; a `LabError` for a spec that makes no sense."""
     if len(axes) > len(shape):
         raise LabError(f"The spec {axes} of {path} has {len(axes)} entries for {len(shape)} dimensions {shape}.")
     named = [name for entry in axes for name in _names(entry)]
@@ -65,13 +82,22 @@ def _check(path: str, shape: tuple[int, ...], axes: tuple[Any, ...], sizes: Mapp
             )
         if named.count(name) > 1:
             raise LabError(f"The spec {axes} of {path} uses axis {name!r} twice.", hint="Leave one of them out.")
-    for i, entry in enumerate(axes):
-        ways = math.prod(sizes[name] for name in _names(entry))
-        if shape[i] % ways:
-            raise LabError(
-                f"Dimension {i} of {path} {shape} is {shape[i]}, which mesh axis {entry!r} of {ways} does not divide.",
-                hint=f"Choose a smaller {entry!r}, or replicate that dimension by a spec for this array.",
-            )
+    return [i for i, entry in enumerate(axes) if shape[i] % _ways(entry, sizes)]
+
+
+def _does_not_divide(
+    path: str, shape: tuple[int, ...], i: int, axes: tuple[Any, ...], sizes: Mapping[str, int]
+) -> LabError:
+    return LabError(
+        f"Dimension {i} of {path} {shape} is {shape[i]}, which mesh axis {axes[i]!r} of {_ways(axes[i], sizes)} "
+        "does not divide.",
+        hint=f"Choose a smaller {axes[i]!r}, split another dimension by a spec for this array, or replicate it with "
+        'on_indivisible="replicate".',
+    )
+
+
+def _ways(entry: Any, sizes: Mapping[str, int]) -> int:
+    return math.prod(sizes[name] for name in _names(entry))
 
 
 def _names(entry: Any) -> tuple[str, ...]:

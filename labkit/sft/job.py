@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from flax import nnx
+from jax.sharding import Mesh
 
 from labkit import lora, models
+from labkit import mesh as meshes
 from labkit.data import readers, verilog
 from labkit.data.examples import Example
 from labkit.data.pipeline import Pipeline, pipeline
@@ -17,14 +19,30 @@ from labkit.sft.recipe import Recipe
 from labkit.sft.run import TrainResult, train
 
 
-def fine_tune(recipe: Recipe, *, out: str | Path, tensorboard: bool = False) -> TrainResult:
-    """Load what the recipe names, train, and leave checkpoints in `out`; call it again to go on after a kill."""
-    model, data = prepare(recipe, models.load(recipe.model, dtype=recipe.dtype))
-    return train(model, data, recipe, out=out, tensorboard=tensorboard)
+def fine_tune(
+    recipe: Recipe,
+    *,
+    out: str | Path,
+    axes: meshes.Axes | None = None,
+    on_indivisible: Literal["error", "replicate"] = "error",
+    tensorboard: bool = False,
+) -> TrainResult:
+    """Load what the recipe names, train, and leave checkpoints in `out`; call it again to go on after a kill.
+
+    With `axes` (a plan, or "fsdp=4,tp=2") on a mesh of all devices; `on_indivisible` as in `labkit.mesh.shard_model`.
+    """
+    if axes is None:
+        mesh, loaded = None, models.load(recipe.model, dtype=recipe.dtype)
+    else:
+        mesh = meshes.make_mesh(axes)
+        plan = axes if hasattr(axes, "specs") else None
+        loaded = meshes.load(recipe.model, mesh, plan, dtype=recipe.dtype, on_indivisible=on_indivisible)
+    model, data = prepare(recipe, loaded, mesh)
+    return train(model, data, recipe, out=out, mesh=mesh, tensorboard=tensorboard)
 
 
-def prepare(recipe: Recipe, loaded: Loaded) -> tuple[nnx.Module, Pipeline]:
-    """The model as the recipe trains it (with adapters, remat), and its batches."""
+def prepare(recipe: Recipe, loaded: Loaded, mesh: Mesh | None = None) -> tuple[nnx.Module, Pipeline]:
+    """The model as the recipe trains it (with adapters, remat), and its batches: of a mesh, this process' rows."""
     options: dict[str, Any] = {"packing": recipe.packing, "loss": recipe.loss, "reasoning": recipe.reasoning}
     data = pipeline(
         examples(recipe),
@@ -32,6 +50,7 @@ def prepare(recipe: Recipe, loaded: Loaded) -> tuple[nnx.Module, Pipeline]:
         seq_len=recipe.seq_len,
         batch_size=recipe.batch_size,
         seed=recipe.seed,
+        shard=(0, 1) if mesh is None else meshes.data_shard(mesh),
         **options,
     )
     model = loaded.model

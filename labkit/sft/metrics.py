@@ -46,9 +46,14 @@ def read(path: Path) -> list[StepMetrics]:
     return rows
 
 
-def cut(path: Path, step: int) -> list[StepMetrics]:
-    """Drop the rows after `step`, which the resumed run will make again; returns those that stay."""
+def cut(path: Path, step: int, *, write: bool = True) -> list[StepMetrics]:
+    """Drop the rows after `step`, which the resumed run will make again; returns those that stay.
+
+    Without `write` the file stays as it is: one process of several changes it.
+    """
     rows = [row for row in read(path) if row.step <= step]
+    if not write:
+        return rows
     write_atomic(path, "".join(row.to_json() + "\n" for row in rows))
     return rows
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +13,14 @@ from typing import Any
 import jax
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from labkit.data.batch import Batch
 from labkit.data.masks import require_mask
 from labkit.errors import LabError
+from labkit.mesh import row_axes
 from labkit.progress import Progress
 from labkit.records import Record
 from labkit.sft import checkpoints, losses, metrics
@@ -83,17 +87,20 @@ def train(
         data: an iterable of `Batch` whose iterator has `get_state` and `set_state` (`labkit.data.pipeline`).
         recipe: optimizer, steps, accumulation and so on.
         out: the run's own folder; one that holds something else is refused.
-        mesh: axes `fsdp` and `tp`; rows go over `fsdp`.
+        mesh: axes `fsdp` and `tp`, also `dp`; rows go over `dp` and `fsdp`. Of several processes each calls this with
+            its own rows (`labkit.mesh.data_shard`), and all see the folder.
         tensorboard: also write TensorBoard events to `out/tensorboard`.
 
     Raises:
         LabError: packed rows for a model that ignores attention masks, a folder of another run, data that end early,
-            a loss that is not finite or diverges, a full disk.
+            a loss that is not finite or diverges, a full disk, a mesh that does not divide the batch.
     """
     folder = Path(out)
     if recipe.packing == "pack":
         require_mask(getattr(model, "config", None))
-    checkpoints.claim(folder, _identity(model, data, recipe))
+    if mesh is not None:
+        _check_mesh(mesh, recipe)
+    _claim(folder, _identity(model, data, recipe))
     with mesh if mesh is not None else contextlib.nullcontext(), Progress("training", recipe.steps) as bar:
         trainer = SftTrainer(
             model,
@@ -101,6 +108,7 @@ def train(
             iter(data),
             folder,
             on_step=lambda row: bar.at(row.step, _line(row)),
+            mesh=mesh,
             tensorboard=folder / "tensorboard" if tensorboard else None,
         )
         trainer.train(())
@@ -152,9 +160,43 @@ def _identity(model: nnx.Module, data: Any, recipe: Recipe) -> checkpoints.Run:
     for path, variable in nnx.to_flat_state(nnx.state(model, nnx.All(nnx.Param, nnx.Not(nnx.LoRAParam)))):
         value = variable.get_value()
         digest.update(f"{path}{value.shape}{value.dtype}".encode())
-        digest.update(np.asarray(value.reshape(-1)[:64].astype("float32")).tobytes())
+        digest.update(_first_values(value).tobytes())
     weights = f"{type(model).__name__}-{digest.hexdigest()[:12]}"
     return checkpoints.Run(recipe, weights, str(getattr(data, "fingerprint", type(data).__name__)))
+
+
+def _first_values(value: jax.Array) -> np.ndarray:
+    """The first 64 values in float32, also of an array that other processes hold parts of."""
+    if value.is_fully_addressable:
+        return np.asarray(value.reshape(-1)[:64].astype("float32"))
+    everywhere = NamedSharding(value.sharding.mesh, P())
+    return np.asarray(jax.jit(lambda x: x.reshape(-1)[:64].astype("float32"), out_shardings=everywhere)(value))
+
+
+def _check_mesh(mesh: Mesh, recipe: Recipe) -> None:
+    if any(kind != AxisType.Auto for kind in mesh.axis_types):
+        raise LabError("Tunix's models need a mesh of auto axes.", hint="Make it by labkit.mesh.make_mesh.")
+    ways = math.prod(mesh.shape[name] for name in row_axes(mesh))
+    if recipe.batch_size % ways:
+        raise LabError(
+            f"A batch of {recipe.batch_size} rows does not divide over {' x '.join(row_axes(mesh))} of {ways}.",
+            hint=f"Choose a batch_size that is a multiple of {ways}.",
+        )
+
+
+def _claim(folder: Path, run: checkpoints.Run) -> None:
+    """Process 0 takes the folder, and the others are told whether it could."""
+    error = None
+    if jax.process_index() == 0:
+        try:
+            checkpoints.claim(folder, run)
+        except LabError as found:
+            error = found
+    refused = bool(multihost_utils.broadcast_one_to_all(np.int32(error is not None)))
+    if error is not None:
+        raise error
+    if refused:
+        raise LabError(f"Process 0 could not take {folder}.", hint="Its own message says why.")
 
 
 def _result(recipe: Recipe, out: Path, trainer: SftTrainer) -> TrainResult:

@@ -18,6 +18,7 @@ from tunix.sft.hooks import DataHooks
 from tunix.sft.peft_trainer import PeftTrainer, TrainingConfig
 
 from labkit.data.batch import Batch
+from labkit.mesh import row_axes
 from labkit.sft import losses, metrics
 from labkit.sft.checkpoints import Checkpoints, fault
 from labkit.sft.recipe import Recipe
@@ -59,13 +60,17 @@ class SftTrainer(PeftTrainer):
         out: Path,
         *,
         on_step: Callable[[metrics.StepMetrics], None],
+        mesh: Mesh | None = None,
         tensorboard: Path | None = None,
     ) -> None:
         self.rate = schedule(recipe)
-        super().__init__(model, optimizer(recipe, self.rate), TrainingConfig(eval_every_n_steps=1))
+        over = ("fsdp",) if mesh is None else (row_axes(mesh),)
+        self._rows = None if mesh is None else NamedSharding(mesh, P(*over))
+        config = TrainingConfig(eval_every_n_steps=1, data_sharding_axis=over)
+        super().__init__(model, optimizer(recipe, self.rate), config)
         self.recipe, self._iterator, self._on_step = recipe, iterator, on_step
-        self._queue: list[tuple[int, Any, tuple[int, int]]] = []
-        self._counts: tuple[int, int] = (0, 0)
+        self._queue: list[tuple[int, Any, int]] = []
+        self._slots = 0
         self.checkpoint_manager = Checkpoints(out / "checkpoints", recipe, before=lambda: self.read_metrics(0))
         step, extra = self.checkpoint_manager.maybe_restore(
             model, self.optimizer, restore_only_lora_params=self._lora_enabled
@@ -73,30 +78,45 @@ class SftTrainer(PeftTrainer):
         self._train_steps = self._iter_steps = self.resumed_from = step
         if step:
             iterator.set_state(extra["data"])
-        self.rows = metrics.cut(out / "metrics.jsonl", step)
+        first = jax.process_index() == 0  # it alone writes the metrics
+        self.rows = metrics.cut(out / "metrics.jsonl", step, write=first)
         self._watch = metrics.Watch(self.rows)
-        self._writer = metrics.Writer(out / "metrics.jsonl", tensorboard)
+        self._writer = metrics.Writer(out / "metrics.jsonl", tensorboard) if first else None
         self._has_aux = True
         self._clock = time.monotonic()
         self.with_data_hooks(_Feed(iterator, recipe.steps))
 
     def _prepare_inputs(self, batch: Batch) -> Batch:
-        self._counts = int(np.count_nonzero(batch.segment_ids)), int(np.size(batch.segment_ids))
+        if self._rows is not None:
+            # Tunix's own way would replicate rows that do not divide, and those of one process alone.
+            batch = jax.tree.map(lambda x: jax.make_array_from_process_local_data(self._rows, np.asarray(x)), batch)
+        self._slots = int(np.size(batch.segment_ids))
         return batch
 
     def _train_step(self, model: nnx.Module, optimizer: nnx.Optimizer, batch: Batch) -> Any:
         total, grads = gradient(model, batch, self.recipe, self._trained)
         norm = optax.global_norm(grads)
         optimizer.update(model, grads)
-        aux = {"correct": total.correct, "tokens": total.tokens, "loss": total.loss, "norm": norm}
+        self._keep_sharding(model, optimizer)
+        useful = jnp.count_nonzero(batch.segment_ids)
+        aux = {"correct": total.correct, "tokens": total.tokens, "loss": total.loss, "norm": norm, "useful": useful}
         return total.loss / jnp.maximum(total.tokens, 1), aux, norm
+
+    def _keep_sharding(self, model: nnx.Module, optimizer: nnx.Optimizer) -> None:
+        """Else the compiler chooses where a small updated weight goes, and the next step is compiled for that."""
+        if self._rows is None:
+            return
+        for holder, kinds in ((model, self._trained), (optimizer, nnx.optimizer.OptState)):
+            state = nnx.state(holder, kinds)
+            wanted = nnx.get_named_sharding(state, self._rows.mesh)
+            nnx.update(holder, jax.lax.with_sharding_constraint(state, wanted))
 
     @property
     def _trained(self) -> type[nnx.Param]:
         return nnx.LoRAParam if self._lora_enabled else nnx.Param
 
     def _post_process_train_step(self, aux: Any) -> None:
-        self._queue.append((self._train_steps + 1, aux, self._counts))
+        self._queue.append((self._train_steps + 1, aux, self._slots))
         self.read_metrics(MAX_QUEUED)
         fault("step")
 
@@ -117,7 +137,7 @@ class SftTrainer(PeftTrainer):
     def read_metrics(self, leave: int) -> None:
         """Fetch the metrics of all steps but the last `leave`, write them, and stop a run that has failed."""
         while len(self._queue) > leave:
-            step, aux, (useful, slots) = self._queue.pop(0)
+            step, aux, slots = self._queue.pop(0)
             values = {k: float(v) for k, v in jax.device_get(aux).items()}
             now = time.monotonic()
             row = metrics.StepMetrics(
@@ -125,14 +145,15 @@ class SftTrainer(PeftTrainer):
                 loss=values["loss"] / max(values["tokens"], 1),
                 accuracy=values["correct"] / max(values["tokens"], 1),
                 tokens=int(values["tokens"]),
-                useful=useful,
+                useful=int(values["useful"]),
                 slots=slots,
                 grad_norm=values["norm"],
                 learning_rate=float(self.rate(step - 1)),
                 seconds=now - self._clock,
             )
             self._clock = now
-            self._writer.write(row)
+            if self._writer is not None:
+                self._writer.write(row)
             self.rows.append(row)
             self._watch.see(row)
             self._on_step(row)
@@ -156,7 +177,8 @@ class SftTrainer(PeftTrainer):
         self.read_metrics(0)
         self._save_last_checkpoint()
         self.checkpoint_manager.close()
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
 
 
 def gradient(
