@@ -19,6 +19,7 @@ from labkit.data.pipeline import Pipeline
 from labkit.errors import LabError
 from labkit.models import sharding
 from labkit.sft import run
+from labkit.widgets import who_holds_what
 from tests.test_sft import SHAPE, samples
 from tests.tiny import make_tiny_gemma4
 
@@ -188,10 +189,21 @@ def test_a_figure_of_one_dimension_and_of_a_scalar(grid):
     vector = jax.device_put(jnp.zeros(8), NamedSharding(grid, P("tp")))
     drawn = mesh.figure(mesh.inspect(vector))
     assert "in 2 parts, 4 copies of each" in drawn.layout.title.text
-    assert (
-        "whole on each of 8 devices"
-        in mesh.figure(mesh.inspect(jax.device_put(1.0, NamedSharding(grid, P())))).layout.title.text
-    )
+    scalar = mesh.inspect(jax.device_put(1.0, NamedSharding(grid, P())))
+    assert "whole on each of 8 devices" in mesh.figure(scalar).layout.title.text
+
+
+def test_the_widget_shows_what_inspect_says_and_reads_errors_aloud(grid):
+    array = jax.ShapeDtypeStruct((16, 8), jnp.float32)
+    panel = who_holds_what(array, grid, axes=("fsdp", None))
+    assert "in 4 parts, 2 copies of each" in str(panel.output.outputs)
+    panel.set(axis_1="tp")
+    assert "in 8 parts" in str(panel.output.outputs)
+    panel.set(axis_0="tp")
+    assert "uses axis" in str(panel.output.outputs) and "twice" in str(panel.output.outputs)
+    assert mesh.inspect_as(array, grid, (("fsdp", "tp"), None)).copies == 1
+    with pytest.raises(LabError, match=r"Dimension 0 of the array \(6, 8\) is 6, which mesh axis 'fsdp' of 4"):
+        mesh.inspect_as(jax.ShapeDtypeStruct((6, 8), jnp.float32), grid, ("fsdp", None))
 
 
 # Training

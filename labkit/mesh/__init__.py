@@ -19,6 +19,7 @@ _LAZY = {
     "figure": "holdings",
     "initialize": "distributed",
     "inspect": "holdings",
+    "inspect_as": "holdings",
     "load": "placement",
     "make_mesh": "devices",
     "optimizer": "placement",

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import html
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import plotly.graph_objects as go
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from labkit import plots
 from labkit.errors import LabError
 from labkit.mesh.placement import _leaves
+from labkit.models.sharding import check
 from labkit.records import Record
 
 
@@ -97,6 +100,16 @@ def inspect(array_or_tree: Any) -> Holding | Holdings:
     for part in (part for array in arrays for part in array.parts):
         held[part.device] += part.bytes
     return Holdings(arrays, dict(sorted(held.items())))
+
+
+def inspect_as(array: Any, mesh: Mesh, axes: Sequence[Any]) -> Holding:
+    """Who would hold what, were `array` (or an abstract one) sharded by these mesh axes, one for each dimension.
+
+    Raises:
+        LabError: an axis that the mesh lacks or that is used twice, a dimension that does not divide.
+    """
+    check("the array", tuple(array.shape), tuple(axes), mesh)
+    return _holding("", jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=NamedSharding(mesh, P(*axes))))
 
 
 def _holding(path: str, value: Any) -> Holding:

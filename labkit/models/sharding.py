@@ -51,15 +51,26 @@ def partition(
     whole = []
     for path, variable in found.items():
         shape, axes = tuple(variable.get_value().shape), axes_of(variable)
-        bad = _indivisible(path, shape, axes, dict(mesh.shape))
-        if bad and on_indivisible == "error":
-            raise _does_not_divide(path, shape, bad[0], axes, dict(mesh.shape))
+        if on_indivisible == "error":
+            check(path, shape, axes, mesh)
+        bad = _indivisible(path, shape, axes, mesh.shape)
         if bad:
             variable.set_metadata(out_sharding=tuple(None if i in bad else axis for i, axis in enumerate(axes)))
             whole += [f"dimension {i} of {path} {shape} over {axes[i]!r}" for i in bad]
     if whole:
         warnings.warn(f"Replicated, because it does not divide: {'; '.join(whole)}.", stacklevel=2)
     return {path: NamedSharding(mesh, P(*axes_of(variable))) for path, variable in found.items()}
+
+
+def check(path: str, shape: tuple[int, ...], axes: tuple[Any, ...], mesh: Mesh) -> None:
+    """A `LabError`, naming the array, unless these mesh axes can shard it."""
+    for i in _indivisible(path, shape, axes, mesh.shape):
+        raise LabError(
+            f"Dimension {i} of {path} {shape} is {shape[i]}, which mesh axis {axes[i]!r} of "
+            f"{_ways(axes[i], mesh.shape)} does not divide.",
+            hint=f"Choose a smaller {axes[i]!r}, split another dimension by a spec for this array, or replicate it "
+            'with on_indivisible="replicate".',
+        )
 
 
 def _own(model: nnx.Module, path: Sequence[Any]) -> nnx.Variable:
@@ -83,17 +94,6 @@ def _indivisible(path: str, shape: tuple[int, ...], axes: tuple[Any, ...], sizes
         if named.count(name) > 1:
             raise LabError(f"The spec {axes} of {path} uses axis {name!r} twice.", hint="Leave one of them out.")
     return [i for i, entry in enumerate(axes) if shape[i] % _ways(entry, sizes)]
-
-
-def _does_not_divide(
-    path: str, shape: tuple[int, ...], i: int, axes: tuple[Any, ...], sizes: Mapping[str, int]
-) -> LabError:
-    return LabError(
-        f"Dimension {i} of {path} {shape} is {shape[i]}, which mesh axis {axes[i]!r} of {_ways(axes[i], sizes)} "
-        "does not divide.",
-        hint=f"Choose a smaller {axes[i]!r}, split another dimension by a spec for this array, or replicate it with "
-        'on_indivisible="replicate".',
-    )
 
 
 def _ways(entry: Any, sizes: Mapping[str, int]) -> int:

@@ -1,6 +1,7 @@
 """Faces of the library: each widget shows what a call returns, and computes nothing itself.
 
-`adapter_size` and `token_mask` are widgets; `Panel` is what they are made of. Each loads what it shows on first use.
+`adapter_size`, `token_mask` and `who_holds_what` are widgets; `Panel` is what they are made of. Each loads what it
+shows on first use.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from labkit.widgets.adapters import adapter_size
     from labkit.widgets.frame import Panel
+    from labkit.widgets.holders import who_holds_what
     from labkit.widgets.masks import token_mask
 
-__all__ = ["Panel", "adapter_size", "token_mask"]
+__all__ = ["Panel", "adapter_size", "token_mask", "who_holds_what"]
 
-_HOMES = {"Panel": "frame", "adapter_size": "adapters", "token_mask": "masks"}
+_HOMES = {"Panel": "frame", "adapter_size": "adapters", "token_mask": "masks", "who_holds_what": "holders"}
 
 
 def __getattr__(name: str) -> Any:
