@@ -1,6 +1,6 @@
 # `make run` is the main job, `make test` all tests of behaviour, `make lab` the notebooks in JupyterLab.
 # Each makes .venv and installs what the system lacks on first need.
-.PHONY: run test test-all lint lab env torch bench notebooks clean
+.PHONY: run test test-all browser lint lab env torch bench notebooks clean
 
 PY := .venv/bin/python
 OUT ?= out/run
@@ -8,11 +8,14 @@ OUT ?= out/run
 run: env
 	.venv/bin/labkit run --out $(OUT)
 
-test: env lint
+test: env lint browser
 	$(PY) -m pytest -m "not slow" --nbval-lax tests notebooks
 
-test-all: env lint
+test-all: env lint browser
 	$(PY) -m pytest --nbval-lax tests notebooks
+
+browser: # without it the browser tests are skipped, and say so
+	-@scripts/system_packages.sh chromium
 
 lint: env
 	.venv/bin/ruff check
