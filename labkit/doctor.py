@@ -10,7 +10,7 @@ import platform
 import shutil
 import sys
 import urllib.request
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -88,8 +88,8 @@ class Report(Record):
     python: str
     labkit: str
     cores: int
-    memory: int
-    disk_free: int
+    memory: int = field(metadata={"unit": "B"})
+    disk_free: int = field(metadata={"unit": "B"})
     tpu_holders: tuple[int, ...]
     versions: tuple[Version, ...]
     labs: tuple[Readiness, ...]

@@ -65,7 +65,7 @@ class Record:
     def _repr_html_(self) -> str:
         rows = "".join(
             f"<tr><th style='text-align:left'>{html.escape(f.name)}</th>"
-            f"<td style='text-align:left'>{html.escape(_cell(getattr(self, f.name)))}</td></tr>"
+            f"<td style='text-align:left'>{html.escape(_cell(getattr(self, f.name), f.metadata.get('unit')))}</td></tr>"
             for f in dataclasses.fields(self)  # type: ignore[arg-type]
         )
         return f"<table><caption style='text-align:left'>{html.escape(str(self))}</caption>{rows}</table>"
@@ -157,7 +157,10 @@ def _key(hint: Any, key: str) -> Any:
     return int(key) if hint is int else key
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, unit: str | None = None) -> str:
+    """A value as a table shows it; a field's metadata `{"unit": "B"}` says that it is bytes."""
+    if unit == "B" and value is not None:
+        return f"{value / 2**30:,.1f} GiB"
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, int) and not isinstance(value, bool):

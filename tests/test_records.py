@@ -88,3 +88,11 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 def test_nearest_words():
     assert nearest("gema", ["gemma", "llama", "qwen"]).startswith("gemma")
     assert nearest("zzz", ["a", "b"]) == "a, b"
+
+
+def test_a_field_of_bytes_is_shown_in_gib():
+    @dataclasses.dataclass(frozen=True)
+    class Machine(Record):
+        memory: int = dataclasses.field(metadata={"unit": "B"})
+
+    assert "<td style='text-align:left'>1.5 GiB</td>" in Machine(3 * 2**29)._repr_html_()
