@@ -94,6 +94,23 @@ def test_loading_by_shards_gives_the_same_values_in_the_right_places(directory, 
         np.testing.assert_array_equal(part.data, whole[("layers", 0, "mlp", "up_proj", "kernel")][part.index])
 
 
+def test_weights_do_not_follow_the_file(tmp_path, grid):
+    """Nothing of the mapped file becomes a weight's memory."""
+    file = make_tiny_gemma4(tmp_path, **SHAPE) / "model.safetensors"
+    one, many = models.load(tmp_path).model, mesh.load(tmp_path, grid, RULES).model
+    before = values(one)
+    with file.open("r+b") as stream:
+        stream.write(b"\0" * file.stat().st_size)
+    for model in (one, many):
+        assert all(np.array_equal(value, before[path]) for path, value in values(model).items())
+
+
+def test_a_dtype_that_the_file_does_not_have_is_cast(directory, grid):
+    half = mesh.load(directory, grid, RULES, dtype=jnp.bfloat16).model
+    for path, value in values(models.load(directory).model).items():
+        np.testing.assert_array_equal(values(half)[path], value.astype(jnp.bfloat16))
+
+
 def test_what_does_not_divide_is_an_error_or_is_replicated_visibly(directory, grid):
     with pytest.raises(LabError, match=r"layers\.1\.attn\.k_einsum\.w \(1, 32, 96\) is 1.*'tp' of 2"):
         mesh.load(directory, grid)

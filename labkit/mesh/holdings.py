@@ -165,7 +165,7 @@ def _title(holding: Holding) -> str:
 
 
 def _axis(holding: Holding, dimension: int) -> str:
-    return f"dimension {dimension} of {list(holding.shape)} (index)"
+    return f"index along dimension {dimension} of {list(holding.shape)}"
 
 
 def _rectangle(drawn: go.Figure, x: tuple[int, int], y: tuple[int, int], label: str, i: int) -> None:
@@ -177,7 +177,7 @@ def _rectangle(drawn: go.Figure, x: tuple[int, int], y: tuple[int, int], label: 
     )  # fmt: skip
     drawn.add_annotation(
         x=(x[0] + x[1]) / 2, y=(y[0] + y[1]) / 2, text=label.replace("devices ", "").replace("device ", ""),
-        showarrow=False, font={"color": "#ffffff", "size": 15},
+        showarrow=False, font={"color": "#ffffff", "size": 14}, bgcolor="rgba(0,0,0,0.55)",
     )  # fmt: skip
 
 

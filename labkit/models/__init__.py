@@ -1,7 +1,7 @@
 """Models by name: specs without JAX, and on demand the Tunix model with its tokenizer.
 
 `get`, `names`, `spec_from_config` and `abstract_state` need only the standard library.
-`config`, `abstract` and `load` import JAX and Tunix when they are first used.
+`config`, `abstract`, `partition` and `load` import JAX and Tunix when they are first used.
 """
 
 from __future__ import annotations
@@ -17,8 +17,15 @@ from labkit.models.states import Param, abstract_state
 if TYPE_CHECKING:
     from labkit.models.building import abstract, config
     from labkit.models.loading import Loaded, load
+    from labkit.models.sharding import partition
 
-_LAZY = {"abstract": "building", "config": "building", "load": "loading", "Loaded": "loading"}
+_LAZY = {
+    "abstract": "building",
+    "config": "building",
+    "load": "loading",
+    "Loaded": "loading",
+    "partition": "sharding",
+}
 
 __all__ = [
     "Loaded",
@@ -30,6 +37,7 @@ __all__ = [
     "get",
     "load",
     "names",
+    "partition",
     "spec_from_config",
 ]
 

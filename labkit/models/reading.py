@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -50,21 +50,21 @@ def _place(
     views = [row.tunix_view(mapped(tensors[row.hf])) for row in sorted(fused, key=lambda row: row.part or 0)]
 
     def cut(index: tuple[slice, ...]) -> np.ndarray:
-        if fused[0].part is None:
-            return _copy([views[0][index]], dtype)[0]
-        return _copy([view[index[1:]] for view in views[index[0]]], dtype)
+        if fused[0].part is not None:
+            return _stack([view[index[1:]] for view in views[index[0]]]).astype(dtype, copy=False)
+        part = views[0][index].astype(dtype, copy=False)
+        # JAX on CPU may keep a contiguous array as it is, and the file's memory must not become a weight.
+        return np.array(part) if part.flags.c_contiguous else part
 
     placed = jax.make_array_from_callback(shape, sharding, cut)
     return jax.block_until_ready(placed)  # else the copies of the next parameters would pile up on the host
 
 
-def _copy(parts: Iterable[np.ndarray], dtype: Any) -> np.ndarray:
-    """The parts stacked, in a new array of their own: JAX on CPU may keep it, so it must not be the file's memory."""
-    parts = list(parts)
-    stacked = np.empty((len(parts), *parts[0].shape), dtype)
-    for target, part in zip(stacked, parts, strict=True):
-        target[...] = part
-    return stacked
+def _stack(parts: list[np.ndarray]) -> np.ndarray:
+    """`np.stack`, with the axes in memory as the parts have them: XLA turns them ten times as fast as NumPy."""
+    order = sorted(range(parts[0].ndim), key=lambda axis: -parts[0].strides[axis])
+    stacked = np.stack([part.transpose(order) for part in parts])
+    return stacked.transpose(0, *(1 + int(i) for i in np.argsort(order)))
 
 
 def mapped(info: TensorInfo) -> np.ndarray:
