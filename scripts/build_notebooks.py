@@ -81,18 +81,19 @@ def load(source: Path) -> nbformat.NotebookNode:
     first = next(cell for cell in notebook.cells if cell.cell_type == "code")
     if first.source.strip() != FIRST_CELL_MARK:
         sys.exit(f"{source}: the first code cell has to be the line {FIRST_CELL_MARK!r}, which is filled in.")
-    first.source = first_cell()
+    first.source = first_cell(labkit.get("devices"))
     for i, cell in enumerate(notebook.cells):
         cell["id"] = f"c{i:03d}-" + hashlib.sha256(cell.source.encode()).hexdigest()[:8]
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     return notebook
 
 
-def first_cell() -> str:
-    """The one set-up cell of every notebook."""
+def first_cell(devices: int | None) -> str:
+    """The one set-up cell of every notebook; a header's `devices` are simulated ones."""
     from labkit.runtime import FIRST_CELL
 
-    return FIRST_CELL.strip()
+    cell = FIRST_CELL.strip()
+    return cell.replace("labkit.start()", f"labkit.start(devices={devices})") if devices else cell
 
 
 def execute(notebook: nbformat.NotebookNode, folder: Path = NOTEBOOKS) -> nbformat.NotebookNode:
