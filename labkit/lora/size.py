@@ -9,6 +9,7 @@ import re
 from labkit import models
 from labkit.lora.linears import Linear, linears, select
 from labkit.models import ModelSpec
+from labkit.models import linears as stored
 from labkit.records import Record
 
 
@@ -32,7 +33,7 @@ class AdapterSize(Record):
 def size(spec: ModelSpec | str, rank: int, targets: str = "all", *, bytes_per_parameter: int = 2) -> AdapterSize:
     """Parameters and bytes of the adapters that `inject` would make; no weight is allocated.
 
-    The first call for a model reads its shapes (a second or so for a large one), later ones only add up.
+    The first call for a model outside the registry traces its shapes (a second or so), later ones only add up.
     """
     spec = models.get(spec) if isinstance(spec, str) else spec
     chosen = select(linears_of(spec), targets)
@@ -43,6 +44,8 @@ def size(spec: ModelSpec | str, rank: int, targets: str = "all", *, bytes_per_pa
 def linears_of(spec: ModelSpec | str) -> tuple[Linear, ...]:
     """The linears of a registry model or spec, from shapes alone: as `linears(models.abstract(spec))`, but quick."""
     spec = models.get(spec) if isinstance(spec, str) else spec
+    if spec.name in models.names() and spec == models.get(spec.name):
+        return stored.linears_of(spec.name)
     return _linears(spec.to_json())
 
 
