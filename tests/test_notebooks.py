@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-import re
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
