@@ -6,15 +6,18 @@ import contextvars
 import dataclasses
 import functools
 import math
+import sys
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.interpreters import pxla
 from jaxtyping import Array, Float, Int
 from tunix.models.gemma4 import model as gemma4
 from tunix.models.llama3 import model as llama3
+from tunix.utils import sharding_utils
 
 _ROPE: contextvars.ContextVar[Any] = contextvars.ContextVar("labkit_rope")
 
@@ -79,6 +82,24 @@ def allow_quantized_einsum() -> None:
 
     call.takes_quantized = True  # type: ignore[attr-defined]
     gemma4.Einsum.__call__ = call
+
+
+def shard_for_topology() -> None:
+    """Make Tunix's models constrain their activations where the devices are those of a topology to compile for.
+
+    google-tunix 0.1.7: `sharding_utils.shard` does nothing when JAX runs on a CPU, as it does in a rehearsal, and the
+    model modules import it by name. The program compiled would not be the one that runs. For a worker process only.
+    """
+    original = sharding_utils.shard
+
+    def shard(x: Array, names: tuple[str | None, ...], eager: bool = False) -> Array:
+        mesh = pxla.thread_resources.env.physical_mesh
+        spec = jax.sharding.PartitionSpec(*names)
+        return x if mesh.empty else jax.lax.with_sharding_constraint(x, jax.sharding.NamedSharding(mesh, spec))
+
+    for module in [sharding_utils, *sys.modules.values()]:
+        if getattr(module, "shard", None) is original:
+            setattr(module, "shard", shard)  # noqa: B010 - a module attribute that mypy cannot know
 
 
 def rope_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> np.ndarray:

@@ -5,7 +5,7 @@ projections of per-layer inputs have the role `per_layer`, which is in no group,
 """
 
 from labkit.lora.coverage import Coverage, LinearRow
-from labkit.lora.inject import inject, is_injected, remat_off, set_remat, settings, state
+from labkit.lora.inject import inject, inject_abstract, is_injected, remat_off, set_remat, settings, state
 from labkit.lora.linears import GROUPS, ROLES, Linear, linears, missed, select
 from labkit.lora.merge import merge, split
 from labkit.lora.size import AdapterSize, linears_of, size
@@ -18,6 +18,7 @@ __all__ = [
     "Linear",
     "LinearRow",
     "inject",
+    "inject_abstract",
     "is_injected",
     "linears",
     "linears_of",

@@ -78,6 +78,17 @@ def inject(
     return adapted, Coverage(targets, rank, float(alpha), _count(model), rows, _paths(missed(known, chosen)))
 
 
+def inject_abstract(
+    model: nnx.Module, rank: int, alpha: float, targets: str = "all", *, qlora: Literal["nf4"] | None = None
+) -> nnx.Module:
+    """What `inject` makes of a model of shapes (`labkit.models.abstract`): again shapes, and nothing is allocated.
+
+    The adapters' variables carry the mesh axes that Qwix derived from those of their weights.
+    """
+    adapted: nnx.Module = nnx.eval_shape(lambda given: inject(given, rank, alpha, targets, qlora=qlora)[0], model)
+    return adapted
+
+
 def is_injected(model: nnx.Module) -> bool:
     """Whether the model has adapters."""
     return bool(jax.tree.leaves(state(model)))
@@ -171,8 +182,8 @@ def _tile(linear: Linear) -> int:
 
 def _shard_like_weights(model: nnx.Module) -> None:
     """Place the adapters by the partition that Qwix derived from their weights, where these are on a mesh."""
-    leaves = jax.tree.leaves(nnx.state(model))
-    meshes = [leaf.sharding.mesh for leaf in leaves if isinstance(leaf.sharding, jax.sharding.NamedSharding)]
+    placed = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(nnx.state(model))]  # a tracer has none
+    meshes = [sharding.mesh for sharding in placed if isinstance(sharding, jax.sharding.NamedSharding)]
     if meshes:
         adapters = state(model)
         nnx.update(model, jax.device_put(adapters, nnx.get_named_sharding(adapters, meshes[0])))

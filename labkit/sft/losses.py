@@ -48,7 +48,10 @@ def hidden_states(model: nnx.Module, batch: Batch) -> Float[Array, "B T D"]:
     Tunix's models have no common way to stop before the logits. They are traced and never used, so that the compiler
     drops them: call this inside a jitted function.
     """
-    local = nnx.merge(*nnx.split(model))  # a copy of the structure, in which the tap may stay
+    # A copy of the structure, in which the tap may stay; its variables are made here, at this level of tracing, since
+    # the remat of Tunix's Gemma 3, Qwen 3 and Llama 3 writes them back.
+    graph, state = nnx.split(model)
+    local = nnx.merge(graph, jax.tree.map(lambda x: x, state))
     tap = local.final_norm = _Tap(local.final_norm)
     local(batch.tokens, batch.positions, None, attention_mask(batch.segment_ids))
     return tap.seen
