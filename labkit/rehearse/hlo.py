@@ -146,7 +146,8 @@ def parse(text: str) -> Module:
     if not text.startswith("HloModule "):
         raise LabError(f"This is no HLO module: it begins with {text[:40]!r}.", hint="Give compiled.as_text().")
     computations: dict[str, tuple[Instruction, ...]] = {}
-    entry, name, lines = "", "", []
+    entry, name = "", ""
+    lines: list[Instruction] = []
     for line in text.splitlines():
         head = _HEAD.match(line)
         if head and not line.startswith(" "):
