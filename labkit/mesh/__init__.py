@@ -5,15 +5,22 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-# What needs JAX is loaded when it is first used.
+# Each is loaded when it is first used. `plan`, `topology` and their records need no JAX.
 _LAZY = {
     "Axes": "devices",
+    "Candidate": "mesh_plan",
+    "Collective": "traffic",
     "Holding": "holdings",
     "Holdings": "holdings",
+    "Job": "objectives",
+    "MeshPlan": "mesh_plan",
     "Placement": "placement",
     "Processes": "distributed",
+    "Replicated": "rules",
+    "Ring": "torus",
+    "Topology": "torus",
     "assert_sharded_like": "placement",
-    "axis_sizes": "devices",
+    "axis_sizes": "axes",
     "check_sharding": "placement",
     "data_shard": "placement",
     "figure": "holdings",
@@ -22,10 +29,14 @@ _LAZY = {
     "inspect_as": "holdings",
     "load": "placement",
     "make_mesh": "devices",
+    "objective": "objectives",
     "optimizer": "placement",
+    "plan": "planner",
     "row_axes": "placement",
     "shard_model": "placement",
+    "topology": "torus",
     "topology_devices": "devices",
+    "with_axes": "axes",
 }
 
 __all__ = [*_LAZY]
