@@ -119,6 +119,16 @@ def test_what_does_not_divide_is_an_error_or_is_replicated_visibly(directory, gr
     assert model.layers[1].attn.k_einsum.w[...].sharding.spec == P(None, "fsdp", None)
 
 
+def test_rules_of_dimensions_change_all_arrays_that_have_one(directory, grid):
+    model = mesh.load(directory, grid, {"kv_heads": None, "norm": None}).model
+    specs = {path: array.spec for path, array in ((a.path, a) for a in mesh.inspect(model).arrays)}
+    assert specs["layers.1.attn.k_einsum.w"] == "P(None, 'fsdp', None)"
+    assert specs["layers.0.attn.kv_einsum.w"] == "P(None, None, 'fsdp', None)"
+    assert specs["final_norm.scale"] == "P(None,)" and specs["layers.0.mlp.up_proj.kernel"] == "P('fsdp', 'tp')"
+    with pytest.raises(LabError, match=r"No dimension is named 'kv_head_s'.*kv_heads"):
+        mesh.load(directory, grid, {"kv_head_s": None})
+
+
 @pytest.mark.parametrize(
     ("rules", "message"),
     [

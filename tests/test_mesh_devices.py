@@ -19,7 +19,7 @@ import pytest
 from labkit import lora, mesh, models, resources, sft
 from labkit.data.pipeline import Pipeline
 from labkit.errors import LabError
-from labkit.mesh import devices, distributed
+from labkit.mesh import distributed, layout
 from tests.test_sft import SHAPE, samples
 from tests.tiny import make_tiny_gemma4
 
@@ -71,7 +71,7 @@ def test_on_several_slices_one_axis_goes_over_the_slow_network():
     owners = np.vectorize(lambda device: device.slice_index)(made.devices)
     assert (owners == np.repeat([0, 1], 4)[:, None]).all()
     with pytest.raises(LabError, match="3 slices do not divide any of fsdp=4, tp=4"):
-        devices._across({"fsdp": 4, "tp": 4}, 3)
+        layout.across_slices({"fsdp": 4, "tp": 4}, 3)
 
 
 def test_axes_lie_along_the_torus():
@@ -135,9 +135,9 @@ def alone(directory: Path, out: Path) -> list[float]:
 
 
 def two_processes_equal_one_device(directory: Path, tmp_path: Path) -> list[dict]:
-    found = two(directory, tmp_path / "two")
+    found, expected = two(directory, tmp_path / "two"), alone(directory, tmp_path / "alone")
     for one in found:
-        np.testing.assert_allclose(one["losses"], alone(directory, tmp_path / f"alone-{one['data']}"), rtol=2e-5)
+        np.testing.assert_allclose(one["losses"], expected, rtol=2e-5)
         assert one["processes"] == [0, 1] and one["cluster"] == "Slurm"
     assert [one["data"] for one in found] == [[0, 2], [1, 2]]
     assert len((tmp_path / "two" / "metrics.jsonl").read_text().splitlines()) == RECIPE.steps
@@ -145,9 +145,9 @@ def two_processes_equal_one_device(directory: Path, tmp_path: Path) -> list[dict
 
 
 def test_lora_sft_on_two_processes_has_the_losses_of_one_device(tmp_path):
-    directory = make_tiny_gemma4(tmp_path / "tiny", **SHAPE)
+    directory = make_tiny_gemma4(tmp_path / "tiny", **SHAPE | {"num_hidden_layers": 1})
     found = two_processes_equal_one_device(directory, tmp_path)
-    assert [one["sharded"] for one in found] == [[49, 46], [49, 46]]
+    assert [one["sharded"] for one in found] == [[25, 22], [25, 22]]
 
 
 @pytest.mark.slow
@@ -198,7 +198,7 @@ def test_a_missing_coordinator_is_named():
     ],
 )
 def test_processes_that_disagree_are_told(roll, message):
-    assert call(roll, 20)[0] == message
+    assert set(call(roll, 20).values()) == {message}
 
 
 def test_a_stranger_on_the_port_does_not_count():

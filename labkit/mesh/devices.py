@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -13,8 +12,10 @@ import numpy as np
 from jax.experimental import mesh_utils, topologies
 from jax.sharding import AxisType, Mesh
 
-from labkit import hardware, runtime
+from labkit import hardware
 from labkit.errors import LabError
+from labkit.mesh.axes import axis_sizes
+from labkit.mesh.layout import across_slices
 from labkit.runtime.hosted import importable
 
 
@@ -27,8 +28,9 @@ class HasAxes(Protocol):
 
 Axes = HasAxes | Mapping[str, int] | Sequence[tuple[str, int]] | str
 
-# libtpu looks for a TPU machine's metadata, and complains where there is none.
+# libtpu looks for a TPU machine's metadata, and takes a lock that only a process with chips needs.
 _COMPILE_ONLY = {
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -58,23 +60,6 @@ def make_mesh(plan_or_axes: Axes, devices: Any = None, *, explicit: bool = False
     return Mesh(_arrange(found, sizes), tuple(sizes), axis_types=(kind,) * len(sizes))
 
 
-def axis_sizes(plan_or_axes: Axes) -> dict[str, int]:
-    """The size of each mesh axis, in order, of whatever `make_mesh` takes."""
-    given: Any = getattr(plan_or_axes, "axes", plan_or_axes)
-    if isinstance(given, str):
-        given = [_pair(part) for part in given.split(",")]
-    pairs = list(given.items() if isinstance(given, Mapping) else given)
-    twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
-    if twice:
-        raise LabError(f"Axis {twice[0]!r} is named twice in {plan_or_axes!r}.", hint="Give each axis one size.")
-    if not pairs:
-        raise LabError("A mesh needs at least one axis.", hint='For example {"fsdp": 4, "tp": 2}.')
-    for name, size in pairs:
-        if not isinstance(size, int) or size < 1:
-            raise LabError(f"Axis {name!r} has size {size!r}.", hint="Give whole numbers of at least 1.")
-    return dict(pairs)
-
-
 def topology_devices(slice_name: str | hardware.Slice) -> list[Any]:
     """The devices of a slice that is not there, for compiling only: libtpu describes it on any Linux CPU.
 
@@ -86,18 +71,11 @@ def topology_devices(slice_name: str | hardware.Slice) -> list[Any]:
             f"{wanted.name} can be compiled for only with libtpu, which is not installed.",
             hint="On Linux x86-64: pip install 'tpu-labkit[tpu]'.",
         )
-    if not runtime.jax_started():
+    if jax.config.jax_platforms == "cpu":  # this process will have no chips of its own
         for key, value in _COMPILE_ONLY.items():
             os.environ.setdefault(key, value)
     more = {"num_slices": wanted.slices} if wanted.slices > 1 else {}
     return list(topologies.get_topology_desc(topology_name=wanted.topology, platform="tpu", **more).devices)
-
-
-def _pair(text: str) -> tuple[str, int]:
-    name, _, size = text.partition("=")
-    if not name.strip() or not size.strip().isdigit():
-        raise LabError(f"{text!r} is no mesh axis.", hint="Write axes as fsdp=4,tp=2.")
-    return name.strip(), int(size)
 
 
 def _devices(devices: Any) -> list[Any]:
@@ -124,7 +102,7 @@ def _arrange(devices: Sequence[Any], sizes: Mapping[str, int]) -> np.ndarray:
     shape = tuple(sizes.values())
     slices = len({getattr(d, "slice_index", None) or 0 for d in devices})
     if slices > 1:
-        across = _across(sizes, slices)
+        across = tuple(across_slices(sizes, slices).values())
         inner = tuple(size // count for size, count in zip(shape, across, strict=True))
         return mesh_utils.create_hybrid_device_mesh(inner, across, devices, allow_split_physical_axes=True)
     if len({getattr(d, "core_on_chip", 0) for d in devices}) > 1 and devices[0].device_kind == "TPU v4":
@@ -132,14 +110,3 @@ def _arrange(devices: Sequence[Any], sizes: Mapping[str, int]) -> np.ndarray:
         ordered = sorted(devices, key=lambda d: (*d.coords[::-1], d.core_on_chip))
         return np.asarray(ordered, dtype=object).reshape(shape)
     return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
-
-
-def _across(sizes: Mapping[str, int], slices: int) -> tuple[int, ...]:
-    """How many slices each axis goes over: the first that they divide takes all."""
-    for chosen, size in sizes.items():
-        if size % slices == 0:
-            return tuple(slices if name == chosen else 1 for name in sizes)
-    raise LabError(
-        f"{slices} slices do not divide any of {', '.join(f'{n}={s}' for n, s in sizes.items())}.",
-        hint=f"Give the outermost axis (dp or fsdp) a size that is a multiple of {slices}.",
-    )

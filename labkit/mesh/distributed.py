@@ -87,7 +87,9 @@ def roll_call(coordinator: str, processes: int, process: int, timeout: float) ->
     else:
         verdict = _report(host.strip("[]"), int(port), processes, process, timeout)
     if verdict:
-        raise LabError(verdict, hint="Look at the log of that process: it has ended, hangs, or cannot reach process 0.")
+        raise LabError(
+            verdict, hint="Look at its log: it may have ended, hang, not reach process 0, or have a wrong number."
+        )
 
 
 def _detect(
@@ -123,25 +125,27 @@ def _check(processes: Any, process: Any) -> None:
 def _take_roll(port: int, processes: int, timeout: float) -> str:
     """Process 0's side. Returns what is wrong, or nothing; the same is sent to all that have come."""
     deadline = time.monotonic() + timeout
-    present: dict[int, socket.socket] = {}
+    present: set[int] = set()
+    peers: list[socket.socket] = []
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(_listen(port))
         verdict = ""
         while len(present) < processes - 1 and not verdict:
             server.settimeout(max(deadline - time.monotonic(), 0.01))
             try:
-                peer = stack.enter_context(server.accept()[0])
+                peers.append(stack.enter_context(server.accept()[0]))
             except TimeoutError:
                 verdict = _missing(present, processes, timeout)
                 break
-            verdict = _admit(peer, present, processes)
-        for peer in present.values():
+            verdict = _admit(peers[-1], present, processes)
+        for peer in peers:
             with contextlib.suppress(OSError):  # a peer that has gone meanwhile is JAX's to notice
                 peer.sendall(json.dumps({"verdict": verdict}).encode() + b"\n")
         return verdict
 
 
-def _admit(peer: socket.socket, present: dict[int, socket.socket], processes: int) -> str:
+def _admit(peer: socket.socket, present: set[int], processes: int) -> str:
+    peer.settimeout(10)
     said = _receive(peer)
     if said is None:  # not one of ours: a port scanner, a health check
         return ""
@@ -150,11 +154,11 @@ def _admit(peer: socket.socket, present: dict[int, socket.socket], processes: in
         return f"Process {index} expects {count} processes, process 0 expects {processes}."
     if index in present or index == 0:
         return f"Two processes call themselves process {index}."
-    present[index] = peer
+    present.add(index)
     return ""
 
 
-def _missing(present: dict[int, Any], processes: int, timeout: float) -> str:
+def _missing(present: set[int], processes: int, timeout: float) -> str:
     gone = [i for i in range(1, processes) if i not in present]
     many = f"Processes {', '.join(map(str, gone))}" if len(gone) > 1 else f"Process {gone[0]}"
     did = f"did not come within {timeout:g} s"

@@ -17,10 +17,14 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from labkit.errors import LabError
+from labkit.mesh import rules as dimension_rules
 from labkit.models import loading, sharding
+from labkit.models.states import Param
 from labkit.records import Record
 
-Rules = Any  # a MeshPlan, or a mapping from a parameter's path (or a pattern such as "*.k_einsum.w") to mesh axes
+# A MeshPlan; or the mesh axis of logical dimensions ({"kv_heads": None}, see rules.py); or the mesh axes of parameters
+# by path or pattern ({"*.k_einsum.w": (None, "fsdp", None)}).
+Rules = Any
 
 
 def load(
@@ -55,8 +59,10 @@ def shard_model(
         model: of Tunix, with or without adapters. One without weights (`labkit.models.abstract`) gets the shardings
             alone, ready to be compiled for.
         mesh: of `make_mesh`.
-        plan_or_rules: a `MeshPlan`, or a mapping from paths (or patterns such as "*.k_einsum.w") to the mesh axis of
-            each dimension. None, and whatever it leaves out, is the model's own sharding over `fsdp` and `tp`.
+        plan_or_rules: a `MeshPlan`; or changes of the family's rules, the mesh axis of all dimensions of a name, such
+            as `{"kv_heads": None}`; or the mesh axes of single parameters by path or pattern, such as
+            `{"*.k_einsum.w": (None, "fsdp", None)}`. None, and whatever it leaves out, is the model's own sharding
+            over `fsdp` and `tp`. Adapters follow the weights that they are injected into: place a model first.
         on_indivisible: "replicate" leaves a dimension that does not divide whole on each device, and warns.
 
     Raises:
@@ -70,7 +76,9 @@ def shard_model(
 
 def specs_of(model: nnx.Module, rules: Rules) -> dict[str, tuple[Any, ...]]:
     """The mesh axes of each parameter that a plan or rules speak of, by path."""
-    rules = getattr(rules, "specs", rules) or {}
+    rules = _mapping(rules, list(sharding.variables(model)))
+    if rules and all(axis is None or isinstance(axis, str) for axis in rules.values()):
+        return _by_dimension(model, rules)
     paths = list(sharding.variables(model))
     found: dict[str, tuple[Any, ...]] = {}
     for pattern, axes in rules.items():
@@ -78,6 +86,16 @@ def specs_of(model: nnx.Module, rules: Rules) -> dict[str, tuple[Any, ...]]:
         if not met:
             raise LabError(f"No parameter of the model is {pattern!r}.", hint="Is the plan for another model?")
         found |= dict.fromkeys(met, tuple(axes))
+    return found
+
+
+def _by_dimension(model: nnx.Module, changes: Mapping[str, str | None]) -> dict[str, tuple[Any, ...]]:
+    axes = dimension_rules.rules_of(type(model).__name__.lower(), changes)
+    found = {}
+    for path, variable in sharding.variables(model).items():
+        if not isinstance(variable, nnx.LoRAParam):
+            param = Param(path, tuple(variable.get_value().shape), str(variable.get_value().dtype), ())
+            found[path] = tuple(axes.get(name) for name in dimension_rules.dimensions(param))
     return found
 
 
@@ -196,7 +214,15 @@ def assert_sharded_like(tree: Any, plan_or_rules: Rules = None) -> Placement:
 def _expected_of(plan_or_rules: Rules) -> Mapping[str, Sequence[Any]]:
     if isinstance(plan_or_rules, nnx.Module):
         return {path: sharding.axes_of(v) for path, v in sharding.variables(plan_or_rules).items()}
-    return getattr(plan_or_rules, "specs", plan_or_rules) or {}
+    return _mapping(plan_or_rules)
+
+
+def _mapping(plan_or_rules: Rules, paths: Sequence[str] | None = None) -> Mapping[str, Any]:
+    """Rules as they are; of a plan its specs, those of adapters only for adapters among the paths (None: all)."""
+    if not hasattr(plan_or_rules, "specs"):
+        return plan_or_rules or {}
+    adapters = {k: v for k, v in plan_or_rules.adapter_specs.items() if paths is None or k in paths}
+    return plan_or_rules.specs | adapters
 
 
 def _leaves(tree: Any) -> list[tuple[str, jax.Array, tuple[Any, ...] | None]]:
