@@ -177,7 +177,7 @@ def test_corpus_is_of_training_designs_in_the_stated_shares():
     whole = [text for text in documents if text.endswith("endmodule\n") and text.startswith("/")]
     assert 0.55 < len(whole) / len(documents) < 0.65
     assert 0.76 < len(modules) / len(documents) < 0.84
-    prose = [text for text in documents if "module" not in text and text[0].isupper() and text.endswith(".\n")]
+    prose = [text for text in documents if "endmodule" not in text and text[0].isupper() and text.endswith(".\n")]
     assert 0.08 < len(prose) / len(documents) < 0.16
     assert not any("<|" in text for text in documents)
 

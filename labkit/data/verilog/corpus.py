@@ -17,7 +17,8 @@ ROUND = 1000  # drafts drawn at a time
 
 def corpus(seed: int = 0) -> Iterator[str]:
     """Documents without end: 60 % a specification in comments then its module, 20 % a module alone or with the
-    comment after it, 10 % prose, 10 % copying of names. Nothing of it is a question with an answer."""
+    comment after it, 10 % prose, 10 % copying of names. Nothing of it is a question with an answer: where a
+    specification stands as plain text, more prose follows it, and no module."""
     for part in count():
         for i, drawn in enumerate(drafts("train", ROUND, f"{seed}/corpus/{part}")):
             yield document(drawn, Random(f"{seed}/document/{part}/{i}"))
@@ -32,7 +33,15 @@ def document(drawn: Draft, rng: Random) -> str:
         return drawn.reference
     if luck < 0.8:
         return drawn.reference + comment(drawn.spec, rng)
-    return paragraph(rng) if luck < 0.9 else _copy(drawn, rng)
+    return _prose(drawn, rng) if luck < 0.9 else _copy(drawn, rng)
+
+
+def _prose(drawn: Draft, rng: Random) -> str:
+    """A paragraph, or a specification among paragraphs, as in a catalogue of requirements."""
+    if rng.random() < 0.4:
+        return paragraph(rng)
+    before = paragraph(rng) if rng.random() < 0.3 else ""
+    return f"{before}{drawn.spec.strip()}\n{paragraph(rng)}"
 
 
 def _copy(drawn: Draft, rng: Random) -> str:
