@@ -29,7 +29,7 @@ EXERCISE = Number(
         "Weights, gradients and two moments are 8 bytes a parameter in bfloat16, 229 GiB in all. Add activations.",
     ),
     solve=smallest,
-    because="With LoRA the moments and gradients are a few hundred MiB, and a v6e-8 holds the same model with room to spare.",
+    because="With LoRA, moments and gradients are a few hundred MiB: a v6e-8 holds the model with room to spare.",
     mistakes={
         8.0: "Weights, gradients and moments alone would fit on 8 chips. The activations of a row do not any more."
     },
