@@ -253,3 +253,11 @@ def test_after_jax_has_started_it_is_too_late():
     jax.devices()
     with pytest.raises(LabError, match="after JAX had started"):
         mesh.initialize("127.0.0.1:1", 2, 0)
+
+
+def test_processes_of_this_machine_make_one_mesh_and_say_who_is_missing():
+    first, second = mesh.run_processes(2, devices=2, axes="fsdp=4")
+    assert first.joined and second.joined
+    assert "numbers 0 to 1" in first.text and "numbers 2 to 3" in second.text and "sum of all is 6" in second.text
+    (alone,) = mesh.run_processes(2, devices=2, axes="fsdp=4", absent={1}, timeout=2)
+    assert not alone.joined and "Process 1" in alone.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 
 from labkit.errors import LabError
@@ -13,21 +14,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m labkit.mesh", description=__doc__)
     parser.add_argument("--axes", required=True, help="such as fsdp=4,tp=2")
     parser.add_argument("--timeout", type=float, default=300, help="seconds to wait for the other processes")
+    parser.add_argument("--devices", type=int, help="so many simulated CPU devices in this process")
+    parser.add_argument("--coordinator", help="host and port of process 0, where JAX cannot find it out")
+    parser.add_argument("--processes", type=int, help="how many there are, where JAX cannot find it out")
+    parser.add_argument("--process", type=int, help="which one this is, from 0")
     options = parser.parse_args()
+    given = (options.coordinator, options.processes, options.process)
     try:
-        print(greet(options.axes, options.timeout), flush=True)
+        print(greet(options.axes, given, options.devices, options.timeout), flush=True)
     except LabError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def greet(axes: str, timeout: float) -> str:
-    """One line of this process: who it is, and the sum of all devices' numbers as it sees it."""
+def greet(axes: str, given: tuple[str | None, int | None, int | None], devices: int | None, timeout: float) -> str:
+    """One line of this process: who it is, which numbers it holds, and that the sum over all of them is right."""
     from labkit import mesh, runtime
 
-    here = mesh.initialize(timeout=timeout)
-    runtime.start()
+    here = mesh.initialize(*given, timeout=timeout)
+    with contextlib.redirect_stdout(sys.stderr):
+        runtime.start(devices=devices)
     import jax
     import jax.numpy as jnp
     from jax.sharding import NamedSharding
@@ -40,8 +47,10 @@ def greet(axes: str, timeout: float) -> str:
     total = int(jax.jit(jnp.sum, out_shardings=NamedSharding(made, P()))(numbers))
     if total != count * (count - 1) // 2:
         raise LabError(f"The devices' numbers sum to {total}, not {count * (count - 1) // 2}.")
+    held = sorted({index for shard in numbers.addressable_shards for index in range(count)[shard.index[0]]})
     return (
-        f"{here}. {dict(made.shape)} over {count} devices, {len(made.local_devices)} of them here; their sum is right."
+        f"{here}: mesh {dict(made.shape)} over {count} devices, {len(made.local_devices)} of them here, "
+        f"which hold the numbers {held[0]} to {held[-1]}; the sum of all is {total}."
     )
 
 

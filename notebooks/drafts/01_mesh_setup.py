@@ -136,7 +136,7 @@ mesh_2.check(received_bytes)
 # %%
 where = meshes.topology("v5p-128", axes={"fsdp": 16, "tp": 4})
 print(where)
-where.figure()
+meshes.topology_figure(where)
 
 # %% [markdown]
 # ## The 31B on a `v5p-8`
@@ -268,19 +268,17 @@ mesh_5.check(...)
 # Slurm without arguments. Here two processes of four simulated devices do it over the loopback.
 
 # %%
-from labkit.mesh import demonstration
-
-said = demonstration.two_processes()
+said = meshes.run_processes(2, devices=4, axes="fsdp=4,tp=2")
 print(*said, sep="\n")
-assert all("8 devices" in line for line in said)
+assert len(said) == 2 and all(each.joined for each in said)
 
 # %% [markdown]
 # Each holds half of the array, and neither ever sees the other half. If one does not come, the others say *which*:
 
 # %%
-alone = demonstration.one_of_two(timeout=3)
+(alone,) = meshes.run_processes(2, absent={1}, timeout=5)
 print(alone)
-assert "Process 1" in alone
+assert not alone.joined and "Process 1" in alone.text
 
 # %% [markdown]
 # **What you have now:** a mesh that divides, a plan with its reasons, and a way to ask who holds what. `labkit plan`
