@@ -133,7 +133,7 @@ def with_interval(
     if not len(x) == len(low) == len(high):
         raise LabError(f"The interval of {name!r} has {len(x)} x values, {len(low)} lows and {len(high)} highs.")
     position = [trace.name for trace in drawn.data].index(name) if name in {t.name for t in drawn.data} else 0
-    shade = _transparent(color(name, position), 0.25)
+    shade = faded(color(name, position), 0.25)
     edge = {"width": 0, "color": shade}
     for edge_values, fill in ((low, None), (high, "tonexty")):
         drawn.add_scatter(
@@ -173,6 +173,7 @@ def _compact(values: Sequence[float]) -> Any:
     return array.astype(np.float32) if array.dtype.kind in "fiu" else list(values)
 
 
-def _transparent(hex_color: str, opacity: float) -> str:
+def faded(hex_color: str, opacity: float) -> str:
+    """A colour that lets the background through: opacity 0 is none of it, 1 all."""
     red, green, blue = (int(hex_color[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},{opacity})"

@@ -91,7 +91,12 @@ def topology(slice_name: str | Slice, axes: Mapping[str, int] | None = None) -> 
         LabError: an unknown slice, axes that do not make its number of devices.
     """
     of = hardware.slice(slice_name) if isinstance(slice_name, str) else slice_name
-    sizes = dict(axes or {})
+    return _topology(of.name, tuple((axes or {}).items()))
+
+
+@functools.lru_cache(maxsize=256)
+def _topology(slice_name: str, axes: tuple[tuple[str, int], ...]) -> Topology:
+    of, sizes = hardware.slice(slice_name), dict(axes)
     number = {chip: i for i, chip in enumerate(_chips(of.shape))}
     plain, wrapped = _links(of, number)
     rings = tuple(ring(of, sizes, name) for name in sizes)

@@ -1,7 +1,7 @@
 """Faces of the library: each widget shows what a call returns, and computes nothing itself.
 
-`adapter_size`, `token_mask` and `who_holds_what` are widgets; `Panel` is what they are made of. Each loads what it
-shows on first use.
+`adapter_size`, `mesh_explorer`, `token_mask` and `who_holds_what` are widgets; `Panel` is what they are made of. Each
+loads what it shows on first use.
 """
 
 from __future__ import annotations
@@ -14,10 +14,17 @@ if TYPE_CHECKING:
     from labkit.widgets.frame import Panel
     from labkit.widgets.holders import who_holds_what
     from labkit.widgets.masks import token_mask
+    from labkit.widgets.mesh import mesh_explorer
 
-__all__ = ["Panel", "adapter_size", "token_mask", "who_holds_what"]
+__all__ = ["Panel", "adapter_size", "mesh_explorer", "token_mask", "who_holds_what"]
 
-_HOMES = {"Panel": "frame", "adapter_size": "adapters", "token_mask": "masks", "who_holds_what": "holders"}
+_HOMES = {
+    "Panel": "frame",
+    "adapter_size": "adapters",
+    "mesh_explorer": "mesh",
+    "token_mask": "masks",
+    "who_holds_what": "holders",
+}
 
 
 def __getattr__(name: str) -> Any:
