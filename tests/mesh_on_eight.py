@@ -255,6 +255,7 @@ def test_lora_sft_on_the_mesh_has_the_losses_of_one_device(directory, grid, tmp_
     assert [row.useful for row in many.curve()] == [row.useful for row in alone.curve()]
     assert mesh.assert_sharded_like(adapted).sharded == 49
     assert mesh.assert_sharded_like(kept[-1].optimizer, adapted).sharded == 46
+    assert kept[-1]._jitted_train_step_fn.func.jitted_fn._cache_size() == 1
     again = train(adapted, tmp_path / "many", grid)
     assert again.resumed_from == RECIPE.steps and again.last_loss == many.last_loss
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, Sharding
 from jax.sharding import PartitionSpec as P
 from tunix.sft.hooks import DataHooks
 from tunix.sft.peft_trainer import PeftTrainer, TrainingConfig
@@ -121,14 +121,11 @@ class SftTrainer(PeftTrainer):
         fault("step")
 
     def _shard_optimizer(self, mesh: Mesh) -> None:
-        """Put the optimizer's counters where the step leaves them, else the second step is compiled again."""
+        """Put what the step changes where it leaves it, else the second step is compiled again."""
         super()._shard_optimizer(mesh)
-        state = nnx.state(self.optimizer)
-
-        def place(x: jax.Array) -> jax.Array:
-            return x if x.committed else jax.device_put(x, x.sharding if mesh.empty else NamedSharding(mesh, P()))
-
-        nnx.update(self.optimizer, jax.tree.map(place, state))
+        for holder, kinds in ((self.model, self._trained), (self.optimizer, nnx.Variable)):
+            state = nnx.state(holder, kinds)
+            nnx.update(holder, jax.tree.map(lambda x: jax.device_put(x, _settled(x, mesh)), state))
 
     def _write_train_metrics(self) -> None:
         """Tunix logs a loss that is the mean of means; ours are written by `read_metrics`."""
@@ -179,6 +176,18 @@ class SftTrainer(PeftTrainer):
         self.checkpoint_manager.close()
         if self._writer is not None:
             self._writer.close()
+
+
+def _settled(x: jax.Array, mesh: Mesh) -> Sharding:
+    """The sharding of an array as jit gives it back: counters on every device, no None at the end of a spec."""
+    if not x.committed and not mesh.empty:
+        return NamedSharding(mesh, P())
+    if not isinstance(x.sharding, NamedSharding):
+        return x.sharding
+    axes = list(x.sharding.spec)
+    while axes and axes[-1] is None:
+        axes.pop()
+    return NamedSharding(x.sharding.mesh, P(*axes))
 
 
 def gradient(
