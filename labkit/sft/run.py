@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,13 +102,14 @@ def train(
     if mesh is not None:
         _check_mesh(mesh, recipe)
     _claim(folder, _identity(model, data, recipe))
+    recent: deque[metrics.StepMetrics] = deque(maxlen=10)
     with mesh if mesh is not None else contextlib.nullcontext(), Progress("training", recipe.steps) as bar:
         trainer = SftTrainer(
             model,
             recipe,
             iter(data),
             folder,
-            on_step=lambda row: bar.at(row.step, _line(row)),
+            on_step=lambda row: bar.at(row.step, _line(recent, row)),
             mesh=mesh,
             tensorboard=folder / "tensorboard" if tensorboard else None,
         )
@@ -149,9 +151,12 @@ def sweep(
     return results
 
 
-def _line(row: metrics.StepMetrics) -> str:
-    pace = row.useful / max(row.seconds, 1e-9)
-    return f"loss {row.loss:.3f}, {pace:,.0f} useful tokens/s, {1 - row.useful / row.slots:.0%} padding"
+def _line(recent: deque[metrics.StepMetrics], row: metrics.StepMetrics) -> str:
+    """The newest loss, and pace and padding of the last steps: one alone may be read late, with the next."""
+    recent.append(row)
+    useful, slots = sum(r.useful for r in recent), sum(r.slots for r in recent)
+    pace = useful / max(sum(r.seconds for r in recent), 1e-9)
+    return f"loss {row.loss:.3f}, {pace:,.0f} useful tokens/s, {1 - useful / slots:.0%} padding"
 
 
 def _identity(model: nnx.Module, data: Any, recipe: Recipe) -> checkpoints.Run:
