@@ -316,8 +316,8 @@ print("the base, asked by a comment:", as_comment)
 assert before.pass_at_1 < as_comment.pass_at_1 < after.pass_at_1
 
 # %% [markdown]
-# LoRA draws out what is there: it teaches the form of question and answer, and sharpens what the base knows. It does not
-# teach a two-million-parameter model a new trade in five minutes.
+# LoRA draws out what is there: it teaches the form of question and answer, and sharpens what the base knows. It does
+# not teach a two-million-parameter model a new trade in five minutes.
 
 # %% [markdown]
 # ## One model, three losses
