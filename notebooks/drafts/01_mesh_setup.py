@@ -159,7 +159,7 @@ assert plan.fits and plan.axes["dp"] == 4
 # Elsewhere they do not fit, and the planner splits what it has to:
 
 # %%
-others = [meshes.plan("gemma4-31b", name, seq=2048, batch=16) for name in ("v6e-8", "v5e-16", "v5e-8")]
+others = [meshes.plan("gemma4-31b", name, seq=2048, batch=16) for name in ("v6e-8", "v5e-16", "v5e-4")]
 print(*others, sep="\n")
 assert [found.fits for found in others] == [True, True, False]
 
