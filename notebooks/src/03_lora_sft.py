@@ -313,7 +313,7 @@ plots.bars(
 # %%
 as_comment = evaluate.evaluate(base.model, base.tokenizer, problems, prompt=evaluate.controls.few_shot([]))
 print("the base, asked by a comment:", as_comment)
-assert before.pass_at_1 < as_comment.pass_at_1 < after.pass_at_1
+assert as_comment.interval[0] > before.interval[1]
 
 # %% [markdown]
 # LoRA draws out what is there: it teaches the form of question and answer, and sharpens what the base knows. It does
