@@ -198,6 +198,7 @@ def _draw_logical(drawn: go.Figure, topology: Topology) -> None:
     above = [name for name, size in zip(names[:-1], inner[:-1], strict=True) if size > 1] or [names[0]]
     style = {"zeroline": False, "showgrid": False, "tick0": 0}
     right = {**style, "domain": [0.66, 1.0], "anchor": "y2", "dtick": _tick(int(x.max()) + 1)}
+    right["range"] = [-0.6, float(x.max()) + 0.6]
     down = {**style, "anchor": "x2", "autorange": "reversed", "dtick": _tick(int(y.max()) + 1)}
     drawn.update_layout(
         xaxis2={**right, "title": {"text": f"{names[-1]} (index)"}},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 from labkit.errors import LabError, nearest
 
 Specs = Mapping[str, Sequence[Any]]
+ROWS = ("dp", "fsdp")  # the mesh axes that rows of a batch go over
 
 
 def variables(model: nnx.Module) -> dict[str, nnx.Variable]:
@@ -36,13 +38,15 @@ def partition(
 ) -> dict[str, NamedSharding]:
     """The sharding of each parameter on a mesh, checked; `specs` (by path) are written into the model's metadata.
 
-    What is made from the model afterwards, adapters and optimizer states, takes its sharding from that metadata.
+    What is made from the model afterwards, adapters and optimizer states, takes its sharding from that metadata. On a
+    mesh with an axis `dp` the model's activations keep their rows on it.
     `on_indivisible="replicate"` leaves a dimension that does not divide whole on each device, and warns.
 
     Raises:
         LabError: a spec of no parameter or of too many dimensions, an axis that the mesh lacks or that shards two
             dimensions, a dimension that does not divide.
     """
+    _keep_rows(model, mesh)
     found = variables(model)
     for path, axes in (specs or {}).items():
         if path not in found:
@@ -60,6 +64,21 @@ def partition(
     if whole:
         warnings.warn(f"Replicated, because it does not divide: {'; '.join(whole)}.", stacklevel=2)
     return {path: NamedSharding(mesh, P(*axes_of(variable))) for path, variable in found.items()}
+
+
+def _keep_rows(model: nnx.Module, mesh: Mesh) -> None:
+    """Tunix's configs put the rows of activations on `fsdp` alone, which would gather them over `dp` in each layer."""
+    if "dp" not in mesh.axis_names:
+        return
+    rows = tuple(name for name in ROWS if name in mesh.axis_names)
+    for holder in (model.config, *(module for _, module in nnx.iter_modules(model) if hasattr(module, "shd_config"))):
+        given = holder.shd_config
+        names = [field.name for field in dataclasses.fields(given) if field.name.startswith("act_")]
+        changed = dataclasses.replace(given, **{name: (rows, *getattr(given, name)[1:]) for name in names})
+        if isinstance(holder, nnx.Module):
+            holder.shd_config = changed
+        else:
+            object.__setattr__(holder, "shd_config", changed)  # Tunix's Llama 3 config is frozen
 
 
 def check(path: str, shape: tuple[int, ...], axes: tuple[Any, ...], mesh: Mesh) -> None:
