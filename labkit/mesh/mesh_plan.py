@@ -12,7 +12,7 @@ from labkit.mesh.axes import written
 from labkit.mesh.objectives import KINDS, Job
 from labkit.mesh.rules import Replicated, Spec
 from labkit.mesh.torus import Ring
-from labkit.mesh.traffic import Collective
+from labkit.mesh.traffic import Collective, in_ms
 from labkit.records import Record
 
 
@@ -85,7 +85,7 @@ class MeshPlan(Record):
         return f"fits, {(limit - total) / GIB:.2f} GiB a chip to spare"
 
     def __str__(self) -> str:
-        time = "" if self.seconds is None else f", collectives {self.seconds * 1e3:.3g} ms a step"
+        time = "" if self.seconds is None else f", collectives {in_ms(self.seconds)} a step"
         whole = f", {len(self.replicated)} kinds of arrays replicated" if self.replicated else ""
         return f"{self.job} on {self.slice}: {written(self.axes)}: {self.verdict}{time}{whole}"
 
@@ -116,7 +116,11 @@ class MeshPlan(Record):
         """Title, columns and rows of each table that is not empty."""
         made: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
             ("Memory of a chip", ("kind", "GiB", "bytes", "padded"), self._memory_rows()),
-            ("Collectives of a step", ("axis", "kind", "over", "count", "GiB a chip", "ms", "of"), self._moved_rows()),
+            (
+                "Collectives of a step",
+                ("axis", "kind", "over", "count", "GiB a chip", "time", "of"),
+                self._moved_rows(),
+            ),
             ("Whole on every chip", ("array",), [(str(each),) for each in self.replicated]),
             ("Why not otherwise", ("reason",), [(reason,) for reason in self.reasons[:12]]),
         ]
@@ -133,6 +137,6 @@ class MeshPlan(Record):
     def _moved_rows(self) -> list[tuple[str, ...]]:
         return [
             (c.axis, c.kind, c.network, f"{c.count:,}", f"{c.bytes / GIB:.4g}",
-             "?" if c.seconds is None else f"{c.seconds * 1e3:.3g}", c.what)
+             "?" if c.seconds is None else in_ms(c.seconds), c.what)
             for c in self.collectives
         ]  # fmt: skip

@@ -21,7 +21,7 @@ from labkit.mesh.mesh_plan import Candidate, MeshPlan
 from labkit.mesh.objectives import KINDS, Job, Needs
 from labkit.mesh.rules import Arrays, OnIndivisible, Replicated, Rules, Spec, Split
 from labkit.mesh.torus import Ring, ring
-from labkit.mesh.traffic import Collective, collectives
+from labkit.mesh.traffic import Collective, collectives, in_ms
 
 __all__ = ["plan", "serving", "training"]  # the last two register their objectives
 
@@ -312,4 +312,4 @@ def _why(answer: _Answer, best: _Answer | None) -> str:
     if answer.seconds is None or best.seconds is None or answer.cost == best.cost:
         return f"moves {answer.bytes_moved / GIB:.3g} GiB a chip, the chosen one {best.bytes_moved / GIB:.3g}"
     times = f", {answer.cost / best.cost:.3g} times" if best.cost else ""
-    return f"its collectives take {answer.cost * 1e3:.3g} ms a step{times} (chosen: {best.cost * 1e3:.3g} ms)"
+    return f"its collectives take {in_ms(answer.cost)} a step{times} (chosen: {in_ms(best.cost)})"

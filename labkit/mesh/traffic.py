@@ -50,8 +50,13 @@ class Collective(Record):
     what: str
 
     def __str__(self) -> str:
-        time = "time not known" if self.seconds is None else f"{self.seconds * 1e3:.3g} ms"
+        time = "time not known" if self.seconds is None else in_ms(self.seconds)
         return f"{self.axis} {self.kind} ({self.network}): {self.count} x, {self.bytes:,} bytes, {time} ({self.what})"
+
+
+def in_ms(seconds: float) -> str:
+    """Seconds in words: "4.65 ms", "1,230 ms"."""
+    return f"{seconds * 1e3:,.0f} ms" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
 def collectives(transfers: Iterable[Transfer], rings: dict[str, Ring], chip: Chip) -> tuple[Collective, ...]:

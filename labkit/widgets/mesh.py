@@ -16,7 +16,8 @@ SLICES = ("v5e-1", "v5e-4", "v5e-8", "v5e-16", "v5e-64", "v5e-256", "v6e-8", "v6
 SEQUENCES = (256, 512, 1024, 2048, 4096, 8192, 16384)
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 RANKS = (1, 4, 8, 16, 32, 64, 128, 256)
-SIZES = (("planner's choice", None), *((str(n), n) for n in (1, 2, 4, 8, 16, 32, 64, 128, 256)))
+CHOICE = 0  # of an axis: the planner's
+SIZES = (("planner's choice", CHOICE), *((str(n), n) for n in (1, 2, 4, 8, 16, 32, 64, 128, 256)))
 OBJECTIVES = (("LoRA", "train_lora"), ("full fine-tuning", "train_full"), ("serving", "serve"))
 REMAT = (("whole layers", "decoder"), ("attention and MLP", "block"), ("nothing", "none"))
 INDIVISIBLE = (("is an error", "error"), ("is whole on each chip", "replicate"))
@@ -43,19 +44,17 @@ def mesh_explorer(
         "seq": slider("Tokens a row", SEQUENCES, seq),
         "batch": slider("Rows", BATCHES, batch),
         "rank": slider("LoRA rank", RANKS, 16),
-        "dp": dropdown("dp", SIZES, None),
-        "fsdp": dropdown("fsdp", SIZES, None),
-        "tp": dropdown("tp", SIZES, None),
+        "dp": dropdown("dp", SIZES, CHOICE),
+        "fsdp": dropdown("fsdp", SIZES, CHOICE),
+        "tp": dropdown("tp", SIZES, CHOICE),
         "remat": dropdown("Computed again", REMAT, "decoder"),
         "on_indivisible": dropdown("What does not divide", INDIVISIBLE, "error"),
     }
     return Panel(controls, _mesh_explorer)
 
 
-def _mesh_explorer(
-    model: str, slice_name: str, dp: int | None, fsdp: int | None, tp: int | None, **choices: Any
-) -> Iterable[Any]:
-    axes = meshes.with_axes(dp=dp, fsdp=fsdp, tp=tp)
+def _mesh_explorer(model: str, slice_name: str, dp: int, fsdp: int, tp: int, **choices: Any) -> Iterable[Any]:
+    axes = meshes.with_axes(dp=dp or None, fsdp=fsdp or None, tp=tp or None)
     plan = meshes.plan(model, slice_name, axes=axes, **choices)
     yield _verdict(plan)
     yield figures.topology_figure(meshes.topology(slice_name, plan.axes))

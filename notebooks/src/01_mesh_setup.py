@@ -96,13 +96,12 @@ mesh_1.check(replicated)
 # **Predict:** which collective does the compiler put behind the second one?
 
 # %%
+from labkit import rehearse
+
 w = jax.ShapeDtypeStruct((16, 32), jnp.float32, sharding=NamedSharding(mesh, P(None, "tp")))
 v = jax.ShapeDtypeStruct((32, 16), jnp.float32, sharding=NamedSharding(mesh, P("tp", None)))
 a = jax.ShapeDtypeStruct((8, 16), jnp.float32, sharding=NamedSharding(mesh, P("fsdp", None)))
 same = NamedSharding(mesh, P("fsdp", None))
-
-from labkit import rehearse
-
 column = jax.jit(lambda a, w: a @ w).lower(a, w).compile()
 both = jax.jit(lambda a, w, v: jax.nn.relu(a @ w) @ v, out_shardings=same).lower(a, w, v).compile()
 for name, program in {"column": column, "column, then row": both}.items():
@@ -136,7 +135,7 @@ mesh_2.check(received_bytes)
 # %%
 from labkit.mesh import figures
 
-where = meshes.topology("v5p-128", axes={"fsdp": 16, "tp": 4})
+where = meshes.topology("v5e-16", axes={"fsdp": 4, "tp": 4})
 print(where)
 figures.topology_figure(where)
 
