@@ -50,7 +50,8 @@ def greet(axes: str, given: tuple[str | None, int | None, int | None], devices: 
     held = sorted({index for shard in numbers.addressable_shards for index in range(count)[shard.index[0]]})
     return (
         f"Process {here.index} of {here.count}: mesh {dict(made.shape)} over {count} devices, "
-        f"{len(made.local_devices)} of them here, which hold the numbers {held[0]} to {held[-1]}; the sum of all is {total}."
+        f"{len(made.local_devices)} of them here, which hold the numbers {held[0]} to {held[-1]}; "
+        f"the sum of all is {total}."
     )
 
 
