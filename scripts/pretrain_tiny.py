@@ -198,7 +198,7 @@ def export(weights: Weights, spec: models.ModelSpec, args: argparse.Namespace) -
         source, out = Path(folder) / "source", Path(folder) / "out"
         source.mkdir()
         write_atomic(source / "config.json", json.dumps(hf_config(spec), indent=2))
-        done = convert.to_hf(bind(graph, spec, weights), spec, out, source=source)
+        done = convert.to_hf(bind(graph, spec, weights), out, spec=spec, files=source)
         for name in ("model.safetensors", "config.json", "provenance.json"):
             os.replace(out / name, args.model / name)
     print(done, file=sys.stderr)

@@ -10,7 +10,6 @@ import shutil
 import tracemalloc
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -24,126 +23,10 @@ from labkit.convert import shards
 from labkit.convert.config import generation_config, hf_config
 from labkit.errors import LabError
 from labkit.models import building, checkpoints
-from tests import tiny
+from tests.conversions import SHAPES, adapted, families, flat, logits, source, spec_of, tokens_of
 
 TUNIX_LOADERS = {"gemma3": "params_safetensors", "gemma4": "params_safetensors", "llama3": "params", "qwen3": "params"}
-L, G = "local", "global"
-SMALL = {
-    "licence": "none",
-    "gated": False,
-    "hub_id": None,
-    "embed_dim": 32,
-    "hidden_dim": 48,
-    "num_heads": 4,
-    "num_kv_heads": 2,
-    "head_dim": 8,
-    "vocab_size": 1024,
-    "max_positions": 256,
-    "norm_eps": 1e-6,
-    "rope_theta": 1e6,
-    "parameters": 0,
-    "dtype": "float32",
-    "tied_embeddings": True,
-}
-GEMMA3 = {"family": "gemma3", "layer_types": (L, L, L, L, L, G, L), "sliding_window": 8, "local_rope_theta": 1e4}
-GEMMA4 = {
-    "family": "gemma4",
-    "layer_types": (L, L, G),
-    "sliding_window": 8,
-    "local_rope_theta": 1e4,
-    "global_head_dim": 16,
-    "num_global_kv_heads": 1,
-    "k_eq_v": True,
-    "rope_proportion": 0.25,
-    "final_logit_softcap": 30.0,
-}
-E2B = {
-    "layer_types": (L, L, G, L, G),
-    "k_eq_v": False,
-    "num_global_kv_heads": None,
-    "num_kv_shared_layers": 2,
-    "shared_hidden_dim": 96,
-    "per_layer_input_dim": 16,
-}
-LLAMA31 = {
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
-SHAPES = {
-    "gemma3": GEMMA3,
-    "gemma3-mha-scaled": GEMMA3 | {"num_kv_heads": 4, "rope_scale": 8.0},
-    "gemma4": GEMMA4,
-    "gemma4-e2b": GEMMA4 | E2B,
-    "llama3": {"family": "llama3", "layer_types": (G, G), "tied_embeddings": False, "rope_theta": 5e5},
-    "llama3-tied-scaled": {"family": "llama3", "layer_types": (G, G), "norm_eps": 1e-5, "rope_scaling": LLAMA31},
-    "qwen3": {"family": "qwen3", "layer_types": (G, G), "tied_embeddings": False},
-    "qwen3-tied": {"family": "qwen3", "layer_types": (G, G)},
-}
 every_family = pytest.mark.parametrize("name", SHAPES)
-
-
-def families(*quick: str):
-    """Every family; only the named ones outside `make test-all`, where each takes seconds."""
-    names = [pytest.param(name, marks=[] if name in quick else pytest.mark.slow) for name in SHAPES]
-    return pytest.mark.parametrize("name", names)
-
-
-def spec_of(name: str) -> models.ModelSpec:
-    spec = models.ModelSpec(**SMALL | {"name": name, "num_layers": len(SHAPES[name]["layer_types"])} | SHAPES[name])
-    return dataclasses.replace(spec, parameters=checkpoints.count_parameters(spec))
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    """A random directory of each shape, written without labkit's saver."""
-    made: dict[str, Path] = {}
-
-    def make(name: str) -> Path:
-        if name not in made:
-            spec, folder = spec_of(name), tmp_path_factory.mktemp("source") / name
-            folder.mkdir()
-            tensors = tiny.random_tensors(checkpoints.tensor_shapes(spec), std=0.2)
-            save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
-            (folder / "config.json").write_text(json.dumps(hf_config(spec, "float32") | {"pad_token_id": 0}))
-            tiny.write_tokenizer(folder)
-            made[name] = folder
-        return made[name]
-
-    return make
-
-
-@pytest.fixture(scope="module")
-def adapted(source):
-    """The same with adapters that do something: B is random too."""
-    made = {}
-
-    def make(name: str):
-        if name not in made:
-            loaded = convert.from_hf(source(name))
-            model, _ = lora.inject(loaded.model, 3, 6.0, "all,per_layer" if name == "gemma4-e2b" else "all")
-            rng = np.random.default_rng(0)
-            noise = jax.tree.map(lambda x: jnp.asarray(rng.normal(0, 0.1, x.shape), x.dtype), lora.state(model))
-            nnx.update(model, noise)
-            made[name] = dataclasses.replace(loaded, model=model)
-        return made[name]
-
-    return make
-
-
-def flat(model, kind=nnx.Param):
-    return {".".join(map(str, p)): np.asarray(v.get_value()) for p, v in nnx.to_flat_state(nnx.state(model, kind))}
-
-
-def tokens_of(spec, shape=(2, 24)):
-    return np.random.default_rng(1).integers(6, spec.vocab_size, shape)
-
-
-def logits(model, tokens):
-    batch, time = tokens.shape
-    mask = np.tile(np.tril(np.ones((time, time), bool)), (batch, 1, 1))
-    return np.asarray(nnx.jit(lambda m: m(tokens, np.tile(np.arange(time), (batch, 1)), None, mask)[0])(model))
 
 
 # The table
@@ -205,9 +88,9 @@ def test_a_row_turned_round_is_its_inverse(rule, sizes, seed):
 
 @every_family
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_there_and_back_is_bit_exact(source, tmp_path, name, dtype):
+def test_there_and_back_is_bit_exact(tmp_path, name, dtype):
     first = convert.from_hf(source(name), dtype=dtype)
-    done = convert.to_hf(first.model, first.spec, tmp_path / "out", source=source(name), max_shard="40KB")
+    done = convert.to_hf(first.model, tmp_path / "out", spec=first.spec, files=source(name), max_shard="40KB")
     assert done.verified and done.tensors == len(checkpoints.tensor_shapes(first.spec))
     assert len(list((tmp_path / "out").glob("*.safetensors"))) > 1
     written = {k: v for f in (tmp_path / "out").glob("*.safetensors") for k, v in load_file(f).items()}
@@ -221,7 +104,7 @@ def test_there_and_back_is_bit_exact(source, tmp_path, name, dtype):
 
 
 @every_family
-def test_loading_is_what_tunix_own_loader_gives(source, tmp_path, name):
+def test_loading_is_what_tunix_own_loader_gives(tmp_path, name):
     """The other implementation of the table. For Gemma 4 it takes names without the prefix only."""
     ours = convert.from_hf(source(name))
     tensors = load_file(source(name) / "model.safetensors")
@@ -234,19 +117,19 @@ def test_loading_is_what_tunix_own_loader_gives(source, tmp_path, name):
     assert all(np.array_equal(value, theirs[path]) for path, value in flat(ours.model).items())
 
 
-def test_the_dtype_asked_for_is_written_and_said(source, tmp_path):
+def test_the_dtype_asked_for_is_written_and_said(tmp_path):
     loaded = convert.from_hf(source("gemma4"))
-    convert.to_hf(loaded.model, loaded.spec, tmp_path / "half", source=source("gemma4"), dtype="bfloat16")
+    convert.to_hf(loaded.model, tmp_path / "half", spec=loaded.spec, files=source("gemma4"), dtype="bfloat16")
     assert models.load(tmp_path / "half").spec.dtype == "bfloat16"
     assert {str(v.dtype) for v in load_file(tmp_path / "half" / "model.safetensors").values()} == {"bfloat16"}
     with pytest.raises(LabError, match="float64"):
-        convert.to_hf(loaded.model, loaded.spec, tmp_path / "other", dtype="float64")
+        convert.to_hf(loaded.model, tmp_path / "other", spec=loaded.spec, dtype="float64")
     assert [p.name for p in tmp_path.iterdir()] == ["half"]
 
 
-def test_verify_tells_equal_from_wrong(source, adapted, tmp_path):
+def test_verify_tells_equal_from_wrong(tmp_path):
     loaded = adapted("gemma4")
-    convert.to_hf(loaded.model, loaded.spec, tmp_path / "merged", source=source("gemma4"))
+    convert.to_hf(loaded.model, tmp_path / "merged", spec=loaded.spec, files=source("gemma4"))
     same = convert.verify(source("gemma4"), source("gemma4"))
     assert same.equal and same.max_logit_difference == 0 and same.greedy_agreement == 1
     found = convert.verify(source("gemma4"), tmp_path / "merged")
@@ -291,20 +174,20 @@ def test_a_config_that_gemma4_cannot_express_is_refused():
         hf_config(dataclasses.replace(spec_of("gemma4-e2b"), shared_hidden_dim=95), "float32")
 
 
-def test_what_a_server_needs_is_beside_the_weights(source, adapted, tmp_path):
+def test_what_a_server_needs_is_beside_the_weights(tmp_path):
     loaded, said = adapted("gemma4"), {"recipe": {"rank": 3}}
-    convert.to_hf(loaded.model, loaded.spec, tmp_path / "out", source=source("gemma4"), provenance=said)
+    convert.to_hf(loaded.model, tmp_path / "out", spec=loaded.spec, files=source("gemma4"), provenance=said)
     for name in ("tokenizer.json", "chat_template.jinja"):
         assert (tmp_path / "out" / name).read_bytes() == (source("gemma4") / name).read_bytes()
     assert json.loads((tmp_path / "out" / "generation_config.json").read_text())["eos_token_id"] == [1, 5]
     about = json.loads((tmp_path / "out" / "provenance.json").read_text())
     assert (about["model"], about["recipe"], about["adapter"]["alpha"]) == ("gemma4", {"rank": 3}, 6.0)
-    assert set(about["source"]) == {"directory", "model.safetensors"} and "jax" in about["versions"]
+    assert about["source"] == {"directory": "gemma4"} and "jax" in about["versions"]
 
 
-def test_without_a_source_the_spec_and_a_tokenizer_do(source, tmp_path):
+def test_without_a_source_the_spec_and_a_tokenizer_do(tmp_path):
     loaded = convert.from_hf(source("gemma4"))
-    convert.to_hf(loaded.model, loaded.spec, tmp_path / "gemma4", tokenizer=loaded.tokenizer)
+    convert.to_hf(loaded.model, tmp_path / "gemma4", spec=loaded.spec, tokenizer=loaded.tokenizer)
     again = convert.from_hf(tmp_path / "gemma4")
     assert again.spec == loaded.spec
     assert generation_config(again.tokenizer) == generation_config(loaded.tokenizer)
@@ -314,37 +197,37 @@ def test_without_a_source_the_spec_and_a_tokenizer_do(source, tmp_path):
 # Bad input
 
 
-def test_weights_that_are_not_finite_are_named_or_allowed(source, tmp_path):
+def test_weights_that_are_not_finite_are_named_or_allowed(tmp_path):
     loaded = convert.from_hf(source("gemma4"))
     kernel = loaded.model.layers[1].mlp.up_proj.kernel
     kernel[...] = kernel[...].at[2, 3].set(jnp.nan)
     with pytest.raises(LabError, match=r"layers\.1\.mlp\.up_proj.* 1 of 1,536"):
-        convert.to_hf(loaded.model, loaded.spec, tmp_path / "nan")
+        convert.to_hf(loaded.model, tmp_path / "nan", spec=loaded.spec)
     assert not list(tmp_path.iterdir())
-    assert convert.to_hf(loaded.model, loaded.spec, tmp_path / "nan", allow_nonfinite=True).verified
+    assert convert.to_hf(loaded.model, tmp_path / "nan", spec=loaded.spec, allow_nonfinite=True).verified
 
 
-def test_only_an_earlier_version_is_replaced(source, tmp_path):
+def test_only_an_earlier_version_is_replaced(tmp_path):
     loaded = convert.from_hf(source("gemma4"))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "note.txt").write_text("mine")
     with pytest.raises(LabError, match="there already"):
-        convert.to_hf(loaded.model, loaded.spec, tmp_path / "mine")
+        convert.to_hf(loaded.model, tmp_path / "mine", spec=loaded.spec)
     for dtype in ("float32", "bfloat16"):
-        convert.to_hf(loaded.model, loaded.spec, tmp_path / "out", dtype=dtype)
+        convert.to_hf(loaded.model, tmp_path / "out", spec=loaded.spec, dtype=dtype)
     other = dataclasses.replace(loaded.spec, name="other")
     with pytest.raises(LabError, match="no earlier model of other"):
-        convert.to_hf(loaded.model, other, tmp_path / "out")
+        convert.to_hf(loaded.model, tmp_path / "out", spec=other)
     with pytest.raises(LabError, match="the source itself"):
-        convert.to_hf(loaded.model, loaded.spec, tmp_path / "out", source=tmp_path / "out")
+        convert.to_hf(loaded.model, tmp_path / "out", spec=loaded.spec, files=tmp_path / "out")
     assert load_file(tmp_path / "out" / "model.safetensors")["model.norm.weight"].dtype.name == "bfloat16"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine", "out"]
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
-def test_nothing_is_left_of_a_conversion_that_broke_off(source, tmp_path, monkeypatch, error):
+def test_nothing_is_left_of_a_conversion_that_broke_off(tmp_path, monkeypatch, error):
     loaded = convert.from_hf(source("gemma4"))
-    convert.to_hf(loaded.model, loaded.spec, tmp_path / "out")
+    convert.to_hf(loaded.model, tmp_path / "out", spec=loaded.spec)
     before = (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns
 
     def broken(*args):
@@ -352,24 +235,24 @@ def test_nothing_is_left_of_a_conversion_that_broke_off(source, tmp_path, monkey
 
     monkeypatch.setattr(shards, "check", broken)
     with pytest.raises((LabError, KeyboardInterrupt)) as caught:
-        convert.to_hf(loaded.model, loaded.spec, tmp_path / "out")
+        convert.to_hf(loaded.model, tmp_path / "out", spec=loaded.spec)
     assert isinstance(caught.value, KeyboardInterrupt) or "No space left" in caught.value.what
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
     assert (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns == before
 
 
-def test_a_model_of_another_spec_is_refused(source, tmp_path):
+def test_a_model_of_another_spec_is_refused(tmp_path):
     loaded = convert.from_hf(source("gemma4"))
     with pytest.raises(LabError, match="gemma4"):
-        convert.to_hf(loaded.model, dataclasses.replace(loaded.spec, hidden_dim=64), tmp_path / "out")
+        convert.to_hf(loaded.model, tmp_path / "out", spec=dataclasses.replace(loaded.spec, hidden_dim=64))
     with pytest.raises(LabError, match="no size"):
-        convert.to_hf(loaded.model, loaded.spec, tmp_path / "out", max_shard="big")
+        convert.to_hf(loaded.model, tmp_path / "out", spec=loaded.spec, max_shard="big")
 
 
 def test_a_changed_byte_is_found(tmp_path):
     tensors = {"a": np.arange(6, dtype=np.float32), "b": np.ones((2, 2), np.float16)}
     plan = [shards.Planned(k, v.shape, v.dtype) for k, v in tensors.items()]
-    digests = shards.write(tmp_path, "model", plan, tensors.__getitem__, "1GB")
+    digests = shards.write(tmp_path, "model", plan, lambda name: [tensors[name]], "1GB")
     for name, value in load_file(tmp_path / "model.safetensors").items():
         np.testing.assert_array_equal(value, tensors[name])
     shards.check(tmp_path, digests)
@@ -391,7 +274,7 @@ def test_memory_holds_a_tensor_and_not_the_model(tmp_path):
     names = [f"t{i}" for i in range(16)]
     plan = [shards.Planned(name, (2**18,), np.dtype(np.float32)) for name in names]
     tracemalloc.start()
-    shards.check(tmp_path, shards.write(tmp_path, "model", plan, lambda _: np.ones(2**18, np.float32), "1GB"))
+    shards.check(tmp_path, shards.write(tmp_path, "model", plan, lambda _: [np.ones(2**18, np.float32)], "1GB"))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 4 * plan[0].nbytes
@@ -400,9 +283,9 @@ def test_memory_holds_a_tensor_and_not_the_model(tmp_path):
 # Adapters
 
 
-def test_an_adapter_has_k_eq_v_twice(adapted, tmp_path):
+def test_an_adapter_has_k_eq_v_twice(tmp_path):
     loaded = adapted("gemma4")
-    assert convert.to_peft(loaded.model, loaded.spec, tmp_path / "adapter", base="the/base").verified
+    assert convert.to_peft(loaded.model, tmp_path / "adapter", spec=loaded.spec, base_name="the/base").verified
     tensors = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
     last = "base_model.model.model.layers.2.self_attn."
     for x in "AB":
@@ -412,20 +295,20 @@ def test_an_adapter_has_k_eq_v_twice(adapted, tmp_path):
     assert config["target_modules"] == ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
 
 
-def test_only_adapted_linears_are_targets(source, tmp_path):
+def test_only_adapted_linears_are_targets(tmp_path):
     loaded = convert.from_hf(source("gemma4"))
     with pytest.warns(UserWarning, match="leave"):
         model, _ = lora.inject(loaded.model, 2, 2.0, r"layers/[01]/attn/q_einsum|.*/down_proj")
-    convert.to_peft(model, loaded.spec, tmp_path / "adapter", base="b")
+    convert.to_peft(model, tmp_path / "adapter", spec=loaded.spec, base_name="b")
     config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     names = [f"model.layers.{i}.self_attn.q_proj" for i in (0, 1)]
     assert config["target_modules"] == ["down_proj", *names]
 
 
 @families("gemma4")
-def test_adapters_come_back_as_they_were(source, adapted, tmp_path, name):
+def test_adapters_come_back_as_they_were(tmp_path, name):
     loaded, model = convert.from_hf(source(name)), adapted(name).model
-    convert.to_peft(model, loaded.spec, tmp_path / "adapter", base="b")
+    convert.to_peft(model, tmp_path / "adapter", spec=loaded.spec, base_name="b")
     again, coverage = convert.from_peft(tmp_path / "adapter", loaded.model, loaded.spec)
     assert (coverage.rank, coverage.alpha) == (3, 6.0)
     one, two = flat(model, nnx.LoRAParam), flat(again, nnx.LoRAParam)
@@ -433,9 +316,9 @@ def test_adapters_come_back_as_they_were(source, adapted, tmp_path, name):
 
 
 @pytest.fixture(scope="module")
-def peft_folder(adapted, tmp_path_factory):
+def peft_folder(tmp_path_factory):
     loaded, folder = adapted("gemma4"), tmp_path_factory.mktemp("peft") / "adapter"
-    convert.to_peft(loaded.model, loaded.spec, folder, base="b")
+    convert.to_peft(loaded.model, folder, spec=loaded.spec, base_name="b")
     return folder
 
 
@@ -467,7 +350,7 @@ K, V = "layers.2.self_attn.k_proj.lora_A.weight", "layers.2.self_attn.v_proj.lor
         ({"tensors": lambda t: {k.replace("layers.2", "layers.9"): v for k, v in t.items()}}, r"layers\.9"),
     ],
 )
-def test_an_adapter_that_does_not_fit_is_refused(source, peft_folder, tmp_path, spoiled, message):
+def test_an_adapter_that_does_not_fit_is_refused(peft_folder, tmp_path, spoiled, message):
     loaded = convert.from_hf(source("gemma4"))
     shutil.copytree(peft_folder, tmp_path / "adapter")
     spoil(tmp_path / "adapter", **spoiled)
@@ -495,12 +378,12 @@ def same(a, b) -> bool:
 
 @pytest.mark.parity
 @families("gemma4")
-def test_merged_and_unmerged_give_tunix_logits(source, adapted, tmp_path, name):
+def test_merged_and_unmerged_give_tunix_logits(tmp_path, name):
     """The merged directory has its config from the spec alone, so that is compared too."""
     loaded = adapted(name)
     tokens = tokens_of(loaded.spec)
-    convert.to_hf(loaded.model, loaded.spec, tmp_path / "merged", tokenizer=loaded.tokenizer)
-    convert.to_peft(loaded.model, loaded.spec, tmp_path / "adapter", base=str(source(name)))
+    convert.to_hf(loaded.model, tmp_path / "merged", spec=loaded.spec, tokenizer=loaded.tokenizer)
+    convert.to_peft(loaded.model, tmp_path / "adapter", spec=loaded.spec, base_name=str(source(name)))
     ours = logits(loaded.model, tokens)
     assert same(theirs(tmp_path / "merged", tokens), ours)
     assert same(theirs(source(name), tokens, tmp_path / "adapter"), ours)
@@ -517,7 +400,7 @@ def test_merged_and_unmerged_give_tunix_logits(source, adapted, tmp_path, name):
         pytest.param("llama3", False, marks=pytest.mark.slow),
     ],
 )
-def test_an_adapter_that_peft_made_gives_its_logits(source, tmp_path, name, rslora):
+def test_an_adapter_that_peft_made_gives_its_logits(tmp_path, name, rslora):
     """PEFT trains K and V apart; Tunix's fused K and V take them at twice the rank."""
     torch = pytest.importorskip("torch")
     import peft

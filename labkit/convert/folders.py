@@ -16,7 +16,11 @@ import labkit
 from labkit.errors import LabError
 
 PROVENANCE = "provenance.json"
-_LIBRARIES = ("jax", "google-tunix", "qwix", "safetensors", "transformers")
+TOKENIZER = (
+    "tokenizer.json tokenizer.model tokenizer_config.json special_tokens_map.json added_tokens.json vocab.json "
+    "merges.txt chat_template.jinja chat_template.json"
+).split()
+_LIBRARIES = ("jax", "google-tunix", "qwix", "orbax-checkpoint", "safetensors", "transformers")
 
 
 @contextmanager
@@ -74,13 +78,23 @@ def read_provenance(folder: Path) -> dict[str, Any]:
 
 def write_provenance(folder: Path, kind: str, model: str, about: dict[str, Any]) -> None:
     """Say in the folder what made it: kind, model, versions of the libraries, and whatever `about` adds."""
+    write_json(folder / PROVENANCE, provenance(kind, model, about))
+
+
+def provenance(kind: str, model: str, about: dict[str, Any]) -> dict[str, Any]:
+    """What `write_provenance` writes."""
     versions = {name: importlib.metadata.version(name) for name in _LIBRARIES} | {"labkit": labkit.__version__}
-    write_json(folder / PROVENANCE, {"kind": kind, "model": model} | about | {"versions": versions})
+    return {"kind": kind, "model": model} | about | {"versions": versions}
 
 
 def write_json(path: Path, value: Any) -> None:
     """One JSON file, readable."""
-    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    path.write_text(to_json(value), encoding="utf-8")
+
+
+def to_json(value: Any) -> str:
+    """JSON text, readable."""
+    return json.dumps(value, indent=1) + "\n"
 
 
 def _put_in_place(folder: Path, target: Path) -> None:

@@ -6,27 +6,33 @@ README, "Format") is a header length of 8 bytes, a JSON header padded to 8 bytes
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import struct
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ml_dtypes
 import numpy as np
+import xxhash
 from huggingface_hub import split_state_dict_into_shards_factory
 from safetensors import safe_open
 
 from labkit.convert.folders import write_json
 from labkit.errors import LabError, nearest
 
+T = TypeVar("T")
 DTYPES: dict[str, Any] = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
-_NAMES = {np.dtype(np.float32): "F32", np.dtype(ml_dtypes.bfloat16): "BF16", np.dtype(np.float16): "F16"}
+_NAMES = {
+    np.dtype(np.float32): "F32",
+    np.dtype(ml_dtypes.bfloat16): "BF16",
+    np.dtype(np.float16): "F16",
+    np.dtype(np.int8): "I8",
+    np.dtype(ml_dtypes.float8_e4m3fn): "F8_E4M3",
+}
 
 _EXPONENT = {np.dtype(ml_dtypes.bfloat16): np.uint16(0x7F80), np.dtype(np.float16): np.uint16(0x7C00)}
 _CHUNK = 2**22  # values
@@ -46,15 +52,8 @@ class Planned:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-@dataclass(frozen=True)
-class Digest:
-    """Of one tensor's bytes: SHA-256 to name them by, CRC-32 to find a fault, at three times the speed."""
-
-    sha256: str
-    crc32: int
-
-
-Digests = dict[str, Digest]
+Digests = dict[str, str]  # XXH3 (128 bits) of each tensor's bytes: finds faults, ten times as fast as SHA-256
+Produce = Callable[[str], Iterable[np.ndarray]]  # the pieces of a tensor by its name
 
 
 def dtype_of(name: str) -> np.dtype:
@@ -64,10 +63,8 @@ def dtype_of(name: str) -> np.dtype:
     return np.dtype(DTYPES[name])
 
 
-def write(
-    folder: Path, stem: str, plan: Iterable[Planned], produce: Callable[[str], np.ndarray], max_shard: str
-) -> Digests:
-    """Write the planned tensors as `<stem>.safetensors`, or as shards with an index, each made when its turn comes.
+def write(folder: Path, stem: str, plan: Iterable[Planned], produce: Produce, max_shard: str) -> Digests:
+    """Write the planned tensors as `<stem>.safetensors`, or as shards with an index, piece by piece as they are made.
 
     Returns:
         The digest of each tensor's bytes, by name.
@@ -92,34 +89,31 @@ def write(
     return digests
 
 
-def _write_file(path: Path, tensors: list[Planned], produce: Callable[[str], np.ndarray]) -> Digests:
-    tensors = sorted(tensors, key=lambda tensor: -tensor.dtype.itemsize)  # wider first: every offset stays aligned
-    digests = {}
+def _write_file(path: Path, tensors: list[Planned], produce: Produce) -> Digests:
+    tensors = sorted(tensors, key=lambda planned: -planned.dtype.itemsize)  # wider first: every offset stays aligned
+    hashes = {tensor.name: xxhash.xxh3_128() for tensor in tensors}
+    written = dict.fromkeys(hashes, 0)
     with path.open("wb") as file:
         file.write(_header(tensors))
-        for tensor, raw, digest in _ahead(tensors, produce):
-            digests[tensor.name] = digest
+        for tensor, raw in _ahead((x, as_bytes(piece)) for x in tensors for piece in produce(x.name)):
+            written[tensor.name] += raw.nbytes
+            if written[tensor.name] > tensor.nbytes:
+                break
+            hashes[tensor.name].update(raw)
             file.write(raw)
-    return digests
+    for tensor in tensors:
+        if written[tensor.name] != tensor.nbytes:
+            raise LabError(f"{tensor.name} gave {written[tensor.name]:,} bytes, planned were {tensor.nbytes:,}.")
+    return {name: made.hexdigest() for name, made in hashes.items()}
 
 
-def _ahead(
-    tensors: list[Planned], produce: Callable[[str], np.ndarray]
-) -> Iterator[tuple[Planned, memoryview, Digest]]:
-    """Each tensor with its bytes, the next one in the making while this one is written."""
-
-    def make(tensor: Planned) -> tuple[Planned, memoryview, Digest]:
-        raw = as_bytes(produce(tensor.name))
-        if raw.nbytes != tensor.nbytes:
-            raise LabError(f"{tensor.name} has {raw.nbytes:,} bytes, planned were {tensor.nbytes:,}.")
-        return tensor, raw, Digest(hashlib.sha256(raw).hexdigest(), zlib.crc32(raw))
-
+def _ahead(pieces: Iterator[T]) -> Iterator[T]:
+    """The same pieces, the next one in the making while this one is written."""
     with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(make, tensors[0])
-        for after in tensors[1:]:
-            made, coming = coming, pool.submit(make, after)
-            yield made.result()
-        yield coming.result()
+        coming = pool.submit(next, pieces, None)
+        while (piece := coming.result()) is not None:
+            coming = pool.submit(next, pieces, None)
+            yield piece
 
 
 def _header(tensors: list[Planned]) -> bytes:
@@ -145,7 +139,7 @@ def check(folder: Path, digests: Digests) -> None:
     for path in sorted(folder.glob("*.safetensors")):
         for name in _names(path):
             written = left.pop(name, None)
-            if written is None or _checksum(path, name) != written.crc32:
+            if written is None or _read_digest(path, name) != written:
                 raise LabError(f"{name} of {path} is not what was written.", hint="Check the disk.")
     if left:
         raise LabError(f"{next(iter(left))} is in no file of {folder}.", hint="Check the disk.")
@@ -156,10 +150,27 @@ def _names(path: Path) -> list[str]:
         return list(file.keys())
 
 
-def _checksum(path: Path, name: str) -> int:
-    """Opens the file anew, since what a mapped file has read so far stays in memory until it is closed."""
-    with safe_open(str(path), framework="numpy") as file:
-        return zlib.crc32(as_bytes(file.get_tensor(name)))
+def _read_digest(path: Path, name: str) -> str:
+    """Opens the file anew for each piece: what a mapped file has read so far stays in memory until it is closed."""
+    found, start, end = xxhash.xxh3_128(), 0, 1
+    while start < end:
+        with safe_open(str(path), framework="numpy") as file:
+            part = file.get_slice(name)
+            shape = part.get_shape()
+            end = shape[0] if shape else 0
+            stop = min(end, start + max(1, _CHUNK // max(1, math.prod(shape[1:]))))
+            found.update(as_bytes(part[start:stop] if shape else file.get_tensor(name)))
+        start = stop
+    return found.hexdigest()
+
+
+def refuse_nonfinite(name: str, bad: int, size: int, dtype: Any) -> None:
+    """A `LabError` with the tensor's name if some of its values are NaN or infinite."""
+    if bad:
+        raise LabError(
+            f"{name} has {bad:,} of {size:,} values that are not finite as {np.dtype(dtype).name}.",
+            hint="Find the step that made them; allow_nonfinite=True writes them all the same.",
+        )
 
 
 def count_nonfinite(values: np.ndarray) -> int:
@@ -176,5 +187,6 @@ def _nonfinite(values: np.ndarray) -> int:
 
 
 def digest(digests: Digests) -> str:
-    """One SHA-256 of all tensors: of their names and their own, in order of name."""
-    return hashlib.sha256("".join(f"{name} {digests[name].sha256}\n" for name in sorted(digests)).encode()).hexdigest()
+    """One digest of all tensors: of their names and their own, in order of name."""
+    listed = "".join(f"{name} {digests[name]}\n" for name in sorted(digests))
+    return xxhash.xxh3_128(listed.encode()).hexdigest()

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 import os
 import re
-import struct
 from pathlib import Path
-from typing import Any
 
 from labkit.errors import LabError
+from labkit.models import headers
+from labkit.models.headers import TensorInfo
 from labkit.models.spec import ModelSpec
+
+__all__ = ["TensorInfo", "canonical", "check", "count_parameters", "read_headers", "tensor_shapes"]
 
 # Gemma4ForCausalLM saves "model.", multimodal checkpoints nest the text model in one of the other two.
 PREFIXES = ("model.language_model.", "language_model.model.", "model.")
@@ -23,19 +23,9 @@ _BESIDE = re.compile(
     r"^(model\.)?(vision_tower|vision_model|audio_tower|multi_modal_projector|embed_vision|embed_audio|vision_embedder)\."
     r"|rotary_emb\."
 )
-_LOADABLE_DTYPES = {"BF16": 2, "F16": 2, "F32": 4}
-
-
-@dataclasses.dataclass(frozen=True)
-class TensorInfo:
-    """Where one tensor of a safetensors file is: `start` and `end` are byte offsets in `file`."""
-
-    name: str
-    file: Path
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-    end: int
+_LOADABLE_DTYPES = ("BF16", "F16", "F32")
+_MAX_SHARDS = 10_000
+_AGAIN = "Download or save the weights again."
 
 
 def tensor_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
@@ -101,52 +91,92 @@ def canonical(name: str) -> str:
 
 
 def read_headers(directory: str | os.PathLike[str]) -> dict[str, TensorInfo]:
-    """Every tensor of every `*.safetensors` file of a directory, by the name that the file gives it.
+    """Every tensor of a checkpoint's safetensors files, by the name that its file gives it.
+
+    Where there is an index, its files are read and have to hold exactly its tensors; else all files of the directory.
 
     Raises:
-        LabError: no such file, a header that cannot be read, a file shorter than its header says, or one name twice.
+        LabError: naming tensor and file: no such file, a shard that is missing, a header that cannot be believed
+            (`labkit.models.headers`), one name twice, an index that says otherwise; weights that are only pickled.
     """
-    files = sorted(Path(directory).glob("*.safetensors"))
-    if not files:
-        raise LabError(f"{directory} holds no .safetensors file.", hint="Download or save the weights again.")
     tensors: dict[str, TensorInfo] = {}
-    for file in files:
-        for info in _read_header(file):
+    for file in weight_files(Path(directory)):
+        for info in headers.read(file):
             if info.name in tensors:
                 raise LabError(
                     f"Tensor {info.name} is in both {tensors[info.name].file.name} and {file.name} of {directory}.",
                     hint="Remove the files that are not of this checkpoint.",
                 )
             tensors[info.name] = info
+    for index in indices(Path(directory)):
+        _compare(index, weight_map(index), tensors)
     return tensors
 
 
-def _read_header(file: Path) -> list[TensorInfo]:
-    size = file.stat().st_size
-    with file.open("rb") as stream:
-        length = struct.unpack("<Q", stream.read(8))[0] if size >= 8 else 0
-        raw = stream.read(length) if 0 < length <= size - 8 else b""
-    try:
-        header = json.loads(raw)
-        header.pop("__metadata__", None)
-        infos = [_info(name, file, 8 + length, entry) for name, entry in header.items()]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+def indices(directory: Path) -> list[Path]:
+    """The index files of a directory's shards: none or one, more are an error."""
+    found = sorted(directory.glob("*.safetensors.index.json"))
+    if len(found) > 1:
+        raise LabError(f"{directory} has {len(found)} indices: {found[0].name}, {found[1].name}.", hint="Keep one.")
+    return found
+
+
+def weight_map(index: Path) -> dict[str, str]:
+    """Which file of an index has which tensor."""
+    found = headers.read_json(index).get("weight_map")
+    if not isinstance(found, dict) or not found:
+        raise LabError(f"{index} has no weight_map.", hint=_AGAIN)
+    for name, file in found.items():
+        if not isinstance(file, str) or Path(file).name != file or not file.endswith(".safetensors"):
+            raise LabError(f"{index} puts {name} into {file!r}, which is no safetensors file beside it.", hint=_AGAIN)
+    return found
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """The safetensors files of a checkpoint; a `LabError` if one that should be there is not."""
+    index = indices(directory)
+    mapped = weight_map(index[0]) if index else {}
+    files = [directory / name for name in sorted(set(mapped.values()))] or sorted(directory.glob("*.safetensors"))
+    if not files:
+        _refuse_pickles(directory)
+        raise LabError(f"{directory} holds no .safetensors file.", hint=_AGAIN)
+    for file in files + _siblings(files):
+        if not file.is_file():
+            first = next((name for name, where in mapped.items() if where == file.name), None)
+            what = f", which {index[0].name} says has {first}" if first else ""
+            raise LabError(f"The shard {file} is missing{what}.", hint=_AGAIN)
+    return files
+
+
+def _siblings(files: list[Path]) -> list[Path]:
+    """All shards of the sets of which some are there, by their names: ...-00001-of-00003.safetensors."""
+    found = set()
+    for file in files:
+        shard = re.fullmatch(r"(.*)-(\d+)-of-(\d+)\.safetensors", file.name)
+        for number in range(1, int(shard[3]) + 1) if shard and int(shard[3]) <= _MAX_SHARDS else ():
+            assert shard is not None
+            name = f"{shard[1]}-{number:0{len(shard[2])}}-of-{shard[3]}.safetensors"
+            found.add(file.with_name(name))
+    return sorted(found - set(files))
+
+
+def _refuse_pickles(directory: Path) -> None:
+    pickled = sorted([*directory.glob("*.bin"), *directory.glob("*.pt"), *directory.glob("*.pth")])
+    if pickled:
         raise LabError(
-            f"{file} is not a complete safetensors file: its header cannot be read.",
-            hint="Download or save the weights again.",
-        ) from error
-    for info in infos:
-        if info.end > size:
-            raise LabError(
-                f"{file} is truncated: tensor {info.name} ends at byte {info.end:,}, the file has {size:,}.",
-                hint="Download or save the weights again.",
-            )
-    return infos
+            f"{pickled[0]} is pickled: reading it would run whatever code is in it, so labkit never does.",
+            hint="Get the checkpoint as safetensors, or save it so with the program that trusts it.",
+        )
 
 
-def _info(name: str, file: Path, base: int, entry: dict[str, Any]) -> TensorInfo:
-    start, end = entry["data_offsets"]
-    return TensorInfo(name, file, entry["dtype"], tuple(entry["shape"]), base + start, base + end)
+def _compare(index: Path, mapped: dict[str, str], tensors: dict[str, TensorInfo]) -> None:
+    """The index and the files have to say the same."""
+    for name, file in mapped.items():
+        if name not in tensors or tensors[name].file.name != file:
+            raise LabError(f"{index} says that {name} is in {file}, but it is not.", hint=_AGAIN)
+    for name, info in tensors.items():
+        if name not in mapped:
+            raise LabError(f"{info.file} holds {name}, of which {index.name} says nothing.", hint=_AGAIN)
 
 
 def check(directory: str | os.PathLike[str], spec: ModelSpec) -> dict[str, TensorInfo]:
@@ -164,6 +194,11 @@ def check(directory: str | os.PathLike[str], spec: ModelSpec) -> dict[str, Tenso
             raise LabError(
                 f"{info.file} holds tensor {name}, which {spec.name} ({spec.family}) does not have.",
                 hint="Check that config.json belongs to these weights.",
+            )
+        if canonical(name) in found:
+            raise LabError(
+                f"{name} of {info.file} and {found[canonical(name)].name} are one tensor of {spec.name}.",
+                hint="Remove the files that are not of this checkpoint.",
             )
         found[canonical(name)] = info
     for name, shape in expected.items():
@@ -186,10 +221,4 @@ def _check_tensor(info: TensorInfo, shape: tuple[int, ...]) -> None:
         raise LabError(
             f"Tensor {info.name} of {info.file} has dtype {info.dtype}.",
             hint=f"labkit loads {', '.join(_LOADABLE_DTYPES)}: use the unquantized checkpoint.",
-        )
-    if info.end - info.start != math.prod(shape) * _LOADABLE_DTYPES[info.dtype]:
-        raise LabError(
-            f"Tensor {info.name} of {info.file} has {info.end - info.start:,} bytes, which is not {shape} of "
-            f"{info.dtype}.",
-            hint="Download or save the weights again.",
         )

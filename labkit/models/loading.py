@@ -56,13 +56,14 @@ def load(
         origin = {k: getattr(known, k) for k in ("name", "hub_id", "licence", "gated")}
         spec = dataclasses.replace(spec, **origin)
     tensors = checkpoints.check(directory, spec)
-    tokenizer = _tokenizer(directory)
+    tokenizer = tokenizer_of(directory)
     model = building.abstract(spec, dtype=dtype or reading.DTYPES[tensors["model.embed_tokens.weight"].dtype])
     shardings = place(model) if place else _shardings(model, mesh)
     return Loaded(reading.fill(model, spec, tensors, shardings), tokenizer, spec, directory)
 
 
-def _tokenizer(directory: Path) -> Any:
+def tokenizer_of(directory: Path) -> Any:
+    """The Transformers tokenizer of a local directory."""
     from transformers import AutoTokenizer
 
     if not any((directory / name).is_file() for name in ("tokenizer.json", "tokenizer.model")):

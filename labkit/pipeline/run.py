@@ -234,7 +234,7 @@ def _export(job: _Job, name: str, tuned: nnx.Module, loaded: Loaded) -> str:
         return str(out)
     if name == "merged":
         origin = {"recipe": job.recipe.to_dict(), "base": loaded.spec.name}
-        convert.to_hf(tuned, loaded.spec, out, source=loaded.directory, provenance=origin)
+        convert.to_hf(tuned, out, spec=loaded.spec, files=loaded.directory, provenance=origin)
     elif lora.is_injected(tuned):
-        convert.to_peft(tuned, loaded.spec, out, base=loaded.spec.hub_id or loaded.spec.name)
+        convert.to_peft(tuned, out, spec=loaded.spec)
     return str(out)
