@@ -260,6 +260,16 @@ def test_training_lowers_the_loss_and_full_tuning_is_the_same_call(directory, tm
     assert result.trained_parameters == sum(x.size for x in jax.tree.leaves(nnx.state(model, nnx.Param)))
 
 
+def test_a_sweep_leaves_out_what_diverges_and_says_so(directory, tmp_path):
+    short = RECIPE.replace(steps=2, clip=0.0, warmup=0)
+    with pytest.warns(UserWarning, match=r"1e\+30 is left out. Step"):
+        found = sft.sweep(lambda: fresh(directory), Feed(), short, [1e-3, 1e30], out=tmp_path)
+    assert [result.recipe.learning_rate for result in found] == [1e-3]
+    with pytest.raises(LabError, match="holds another run") as caught:  # no divergence: not left out
+        sft.sweep(lambda: fresh(directory), Feed(), short.replace(rank=7), [1e-3], out=tmp_path)
+    assert not isinstance(caught.value, sft.Diverged)
+
+
 def test_data_that_end_early_are_an_error(directory, tmp_path):
     class Short(Feed):
         def __iter__(self):
@@ -298,7 +308,15 @@ def test_recipes_go_to_toml_and_back(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("steps", 0), ("learning_rate", -1.0), ("schedule", "exp"), ("accumulation", 3)]
+    ("field", "value"),
+    [
+        ("steps", 0),
+        ("learning_rate", -1.0),
+        ("schedule", "exp"),
+        ("packing", "packed"),
+        ("warmup", -1),
+        ("accumulation", 3),
+    ],
 )
 def test_impossible_recipes_are_refused(field, value):
     with pytest.raises(LabError, match=field if field != "accumulation" else "does not divide"):

@@ -58,8 +58,15 @@ def cut(path: Path, step: int, *, write: bool = True) -> list[StepMetrics]:
     return rows
 
 
+class Diverged(LabError):
+    """The loss is not a number, or has risen far above its best."""
+
+
 class Watch:
-    """Stops a run whose loss is not a number, or has left its best value far behind."""
+    """Stops a run whose loss is not a number, or rose too far.
+
+    Too far is a smoothed loss over twice its best value, and at least 2 nats above it.
+    """
 
     def __init__(self, rows: list[StepMetrics]) -> None:
         self.smooth: float | None = None
@@ -68,16 +75,16 @@ class Watch:
             self.see(row)
 
     def see(self, row: StepMetrics) -> None:
-        """Raise a `LabError` with a diagnosis if this step shows that training has failed."""
+        """Raise `Diverged` with a diagnosis if this step shows that training has failed."""
         if not math.isfinite(row.loss) or not math.isfinite(row.grad_norm):
-            raise LabError(
+            raise Diverged(
                 f"Step {row.step}: the loss is {row.loss}, the gradient norm {row.grad_norm} "
                 f"(learning rate {row.learning_rate:.2e}). The last checkpoint before it is kept.",
                 hint=self._advice(row),
             )
         self.smooth = row.loss if self.smooth is None else 0.8 * self.smooth + 0.2 * row.loss
         if self.smooth > self.best + max(2.0, self.best):
-            raise LabError(
+            raise Diverged(
                 f"Step {row.step}: training diverges, the loss rose from {self.best:.2f} to {self.smooth:.2f} "
                 f"(learning rate {row.learning_rate:.2e}). The last checkpoint is kept.",
                 hint=self._advice(row),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -11,11 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from labkit.errors import LabError
+from labkit.errors import LabError, nearest
 from labkit.records import Record, write_atomic
 
 SCHEDULES = ("cosine", "constant", "linear")
 TUNING = ("lora", "full")
+PACKINGS = ("pack", "bucket", "pad")
+LOSSES = ("answer", "assistant", "all")
+REASONING = ("keep", "strip")
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,12 @@ class Recipe(Record):
     """A supervised fine-tuning run.
 
     `batch_size` is the rows of one update on all devices together; `accumulation` splits it into so many parts that
-    follow one another. `warmup` is in steps. `data` is "verilog" (the built-in task, `samples` of it), or a JSONL file.
+    follow one another. `data` is "verilog" (the built-in task, `samples` of it), or a JSONL file. `packing` as in
+    `labkit.data.packing.plan`, `loss` and `reasoning` as in `labkit.data.chat.ChatOptions`.
+
+    `learning_rate` is the peak, reached after `warmup` steps; `end_rate` is the share of it that is left at the end.
+    `clip` limits the global norm of the gradient, 0 is no limit. `loss_chunk` is in positions of a row. `dtype` is that
+    of the weights, and of the adapters with them; None keeps the checkpoint's.
     """
 
     model: str = "tiny-gemma4"
@@ -57,12 +64,15 @@ class Recipe(Record):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, choices in (("schedule", SCHEDULES), ("tuning", TUNING)):
+        words = {"schedule": SCHEDULES, "tuning": TUNING, "packing": PACKINGS, "loss": LOSSES, "reasoning": REASONING}
+        for name, choices in words.items():
             if getattr(self, name) not in choices:
                 raise LabError(f"Recipe {name} is {getattr(self, name)!r}.", hint=f"Choices: {', '.join(choices)}.")
         for name in ("samples", "rank", "steps", "seq_len", "batch_size", "accumulation", "loss_chunk", "save_every"):
             if getattr(self, name) < 1:
                 raise LabError(f"Recipe {name} is {getattr(self, name)}.", hint="It must be at least 1.")
+        if min(self.warmup, self.clip, self.end_rate, self.weight_decay) < 0:
+            raise LabError("Recipe warmup, clip, end_rate and weight_decay must not be negative.")
         if self.learning_rate <= 0:
             raise LabError(f"Recipe learning_rate is {self.learning_rate}.", hint="It must be above 0.")
         if self.batch_size % self.accumulation:
@@ -152,12 +162,8 @@ def compare(a: Recipe | dict[str, Any], b: Recipe | dict[str, Any], names: tuple
 def published(name: str) -> dict[str, Any]:
     """A published recipe of `data/recipes/`, as far as its source tells."""
     from labkit import resources
-    from labkit.errors import nearest
 
     known = {p.stem: p for p in resources.path("recipes").glob("*.toml")}
     if name not in known:
         raise LabError(f"There is no published recipe {name!r}.", hint=f"Nearest: {nearest(name, sorted(known))}.")
     return tomllib.loads(known[name].read_text(encoding="utf-8"))
-
-
-FIELDS = tuple(f.name for f in dataclasses.fields(Recipe))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import math
+import warnings
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,7 +96,7 @@ def train(
 
     Raises:
         LabError: packed rows for a model that ignores attention masks, a folder of another run, data that end early,
-            a loss that is not finite or diverges, a full disk, a mesh that does not divide the batch.
+            a loss that is not finite or diverges (`Diverged`), a full disk, a mesh that does not divide the batch.
     """
     folder = Path(out)
     if recipe.packing == "pack":
@@ -117,37 +119,43 @@ def train(
     if trainer.train_steps < recipe.steps:
         raise LabError(
             f"The data ended after {trainer.train_steps} of {recipe.steps} steps.",
-            hint="Give epochs=None, or less steps.",
+            hint="Give epochs=None, or fewer steps.",
         )
     return _result(recipe, folder, trainer)
 
 
 def score(model: nnx.Module, batches: Iterable[Batch], *, chunk: int = 512) -> Score:
     """Mean loss and accuracy over the counted targets of all batches, each target weighing the same."""
-    step = nnx.jit(lambda m, batch: losses.sums(m, batch, chunk=chunk))
-    found = [jax.device_get(step(model, batch)) for batch in batches]
+    found = [jax.device_get(_sums(model, batch, chunk)) for batch in batches]
     if not found:
         raise LabError("There is no batch to score.", hint="Give epochs=1 and at least one example.")
     loss, correct, tokens = (float(np.sum(x)) for x in zip(*found, strict=True))
     return Score(loss / max(tokens, 1), correct / max(tokens, 1), int(tokens))
 
 
+@functools.partial(nnx.jit, static_argnums=2)
+def _sums(model: nnx.Module, batch: Batch, chunk: int) -> losses.Sums:
+    """Compiled once for all models and batches of one shape."""
+    return losses.sums(model, batch, chunk=chunk)
+
+
 def sweep(
-    make: Any, data: Any, recipe: Recipe, learning_rates: Sequence[float], *, out: str | Path
+    make: Callable[[], nnx.Module], data: Any, recipe: Recipe, learning_rates: Sequence[float], *, out: str | Path
 ) -> list[TrainResult]:
     """One run for each learning rate, each from a fresh `make()` in a folder of its own.
 
-    A run that diverges is left out of the results; if all do, that is the error.
+    A run that diverges is left out of the results with a warning that says why; if all do, that is the error.
     """
     results, failures = [], []
     for rate in learning_rates:
         try:
             changed = recipe.replace(learning_rate=rate)
             results.append(train(make(), data, changed, out=Path(out) / f"lr-{rate:g}"))
-        except LabError as error:
+        except metrics.Diverged as error:
             failures.append(f"{rate:g}: {error.what}")
+            warnings.warn(f"Learning rate {rate:g} is left out. {error.what}", stacklevel=2)
     if not results:
-        raise LabError(f"No learning rate trained. {' '.join(failures)}")
+        raise LabError(f"No learning rate trained. {' '.join(failures)}", hint="Try much smaller ones.")
     return results
 
 

@@ -208,10 +208,12 @@ def gradient(
     if recipe.accumulation == 1:
         grads, total = jax.grad(part_sums, has_aux=True)(weights, batch)
     else:
-        zero = losses.Sums(*(jnp.float32(0),) * 3), jax.tree.map(jnp.zeros_like, weights)
+        # In float32: a sum of many bfloat16 parts would lose the small ones.
+        empty = jax.tree.map(lambda x: jnp.zeros_like(x, dtype=jnp.float32), weights)
+        zero = losses.Sums(*(jnp.float32(0),) * 3), empty
         (total, grads), _ = jax.lax.scan(body, zero, _parts(batch, recipe.accumulation))
     count = jnp.maximum(total.tokens, 1)
-    return total, jax.tree.map(lambda g: (g / count).astype(g.dtype), grads)
+    return total, jax.tree.map(lambda g, w: (g / count).astype(w.dtype), grads, weights)
 
 
 def _parts(batch: Batch, count: int) -> Batch:
@@ -220,7 +222,7 @@ def _parts(batch: Batch, count: int) -> Batch:
 
 
 def schedule(recipe: Recipe) -> optax.Schedule:
-    """Warm-up from zero, then the recipe's curve down to `end_rate` of the peak."""
+    """Warm-up from peak / warmup, which the first step has, then the recipe's curve down to `end_rate` of the peak."""
     peak, end = recipe.learning_rate, recipe.learning_rate * recipe.end_rate
     rest = max(recipe.steps - recipe.warmup, 1)
     after = {
