@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from labkit import hardware, mesh, models
 from labkit.errors import LabError
-from labkit.mesh import layout, objectives, planner, rules, serving, sizes, traffic
+from labkit.mesh import layout, objectives, planner, rules, serving, sizes, traffic, training
 from labkit.mesh.axes import axis_sizes, with_axes
 from labkit.models.states import abstract_state
 
@@ -308,7 +309,22 @@ def test_bytes_are_exactly_those_of_jax_with_all_layers_built(name):
     check_exact(name, whole=True)
 
 
-# Programs of labkit's own LoRA step that libtpu 0.0.42.1 compiled: what it says of arguments and temporaries.
+# labkit's own LoRA step of the first layers of a model, compiled by libtpu 0.0.42.1 (rank 16, all linears, decoder
+# remat): its peak_memory_in_bytes less the arguments.
+COMPILED = [
+    ("gemma4-31b", 6, {"fsdp": 1, "tp": 4}, 2048, 1, 351421824),  # v5p:2x2x1
+    ("gemma3-1b", 2, {"fsdp": 4, "tp": 1}, 1024, 8, 1730536960),  # v5e:2x2
+]
+
+
+@pytest.mark.parametrize(("name", "layers", "axes", "seq", "batch", "expected"), COMPILED)
+def test_what_comes_and_goes_is_near_the_compilers(name, layers, axes, seq, batch, expected):
+    spec = dataclasses.replace(models.get(name), num_layers=layers)
+    step = training._Step(objectives.Job(name, seq, batch), spec)
+    peak = max(sum(kinds.values()) for kinds in step.working(axes).values())
+    assert 0.97 * expected < peak < 1.2 * expected
+
+
 def test_the_published_31b_point():
     """31B, v5p:2x2x1, tp=4, 2048 x 1: 14.88 GiB of arguments with float32 adapters and moments (rank 16)."""
     found = plan_31b(batch=1, axes={"fsdp": 1, "tp": 4})

@@ -1,13 +1,17 @@
 """The objectives of this course's training steps: LoRA and full fine-tuning. Standard library only.
 
-Memory. What a step holds beside its arrays is counted at two moments, and the larger one is the peak:
+Memory. Beside its arrays a step holds most at one of two moments, and the larger one counts. With b rows of T tokens on
+a device, a model of width D and dtype of i bytes, and tp-ths of heads N, MLP width F and vocabulary V:
 
-- the backward pass of a layer: the inputs that remat saved of all layers, and the working set of the largest layer,
-  recomputed: its attention scores, its MLP, its input whole, and (over fsdp) its weights gathered;
-- the loss: the saved inputs, the logits of one chunk in float32 with their gradient, and the unembedding gathered.
+- `backward`, the backward pass of one layer: what remat left saved of all L layers (decoder: L b T D i / tp), the
+  layer's input and its likes whole (INPUT_COPIES b T D i), and the larger of its attention (two arrays of scores,
+  2 b N T T i / tp; HEAD_COPIES of queries; masks of b T T bytes) and its MLP (MLP_COPIES b T F i / tp), recomputed;
+- `loss`: what is saved, a chunk of c logits in float32 (LOGIT_COPIES 4 b c V / tp) and, where the unembedding is
+  trained, its gradient in float32.
 
-Tunix splits activations `[B, T, D]` over fsdp along B and over tp along D, heads and MLP over tp.
-The factors below were read from programs that libtpu compiled (see tests/test_mesh.py).
+Where fsdp keeps weights in parts, the layer at work, or the unembedding, is whole on top of that.
+Tunix splits activations `[B, T, D]` over fsdp along B and over tp along D, and heads and MLP over tp. The factors are
+those of programs that libtpu 0.0.42.1 compiled, read off their schedules (tests/test_mesh.py has the points).
 
 Traffic. With tp each block (attention, MLP, per-layer inputs) gathers its input and scatters the sum of its output:
 once in the forward pass, once more where remat computes it again, and in the backward pass one gather for its output
@@ -33,14 +37,12 @@ from labkit.models.spec import ModelSpec
 
 # Steps that Optax and Flax count: AdamW's, the schedule's, the optimizer's own.
 COUNTERS = 12
-# Bytes held for each attention score at the worst moment of its backward pass.
-SCORE_BYTES = 10
-# Arrays of the size of the MLP's inner state that its backward pass holds at once.
-MLP_COPIES = 5
-# Arrays of the size of a layer's input, gathered, that its backward pass holds at once.
-INPUT_COPIES = 3
-# Float32 arrays of the size of a chunk's logits that loss and gradient hold at once.
-LOGIT_COPIES = 2
+# Arrays that are held at once in the backward pass of a layer: of the size of its input, its queries, its MLP's inside.
+INPUT_COPIES = 6
+HEAD_COPIES = 4
+MLP_COPIES = 6
+# Float32 arrays of the size of a chunk's logits in the loss: one on v5e, two where a SparseCore scatters.
+LOGIT_COPIES = 1.25
 # What each remat leaves saved of a layer, in arrays of the size of its input.
 SAVED = {"decoder": 1, "block": 6}
 NORMS_PASSES = 3
@@ -58,7 +60,7 @@ def train_lora(job: Job, spec: ModelSpec) -> Needs:
         Held("optimizer", adapters, copies=2),
         Held("gradients", adapters),
     )
-    return _needs(job, spec, held, adapters)
+    return _needs(job, spec, held, adapters, full=False)
 
 
 @objective("train_full")
@@ -66,12 +68,12 @@ def train_full(job: Job, spec: ModelSpec) -> Needs:
     """Every weight trained with AdamW: gradients and two moments in the weights' dtype."""
     base = sharding.weights(job.model, job.dtype)
     held = (Held("weights", base), Held("optimizer", base, copies=2), Held("gradients", base))
-    return _needs(job, spec, held, base)
+    return _needs(job, spec, held, base, full=True)
 
 
-def _needs(job: Job, spec: ModelSpec, held: tuple[Held, ...], trained: Sequence[Arrays]) -> Needs:
+def _needs(job: Job, spec: ModelSpec, held: tuple[Held, ...], trained: Sequence[Arrays], *, full: bool) -> Needs:
     """What both kinds of training share."""
-    step = _Step(job, spec)
+    step = _Step(job, spec, full)
     return Needs(
         held,
         step.working,
@@ -86,6 +88,7 @@ class _Step:
 
     job: Job
     spec: ModelSpec
+    full: bool = False
 
     def rows(self, sizes: Sizes) -> int:
         """Rows of one device in one part of the batch."""
@@ -93,16 +96,15 @@ class _Step:
 
     def working(self, sizes: Sizes) -> dict[str, dict[str, float]]:
         """Bytes by kind at each of the two moments."""
-        tokens = self.rows(sizes) * self.job.seq
-        item, tp = ITEM_BYTES[self.job.dtype], sizes.get("tp", 1)
+        rows, item, tp = self.rows(sizes), ITEM_BYTES[self.job.dtype], sizes.get("tp", 1)
+        tokens = rows * self.job.seq
         state = tokens * self.spec.embed_dim * item
         saved = self._saved(tokens, state, tp)
-        chunk = min(self.job.loss_chunk, self.job.seq) * self.rows(sizes)
-        logits = LOGIT_COPIES * chunk * self.spec.vocab_size * 4 / tp
+        logits = LOGIT_COPIES * rows * min(self.job.loss_chunk, self.job.seq) * self.spec.vocab_size * 4 / tp
         layer = max(self._layer(kind, tokens, sizes) for kind in _kinds(self.job.model))
         return {
             "backward": {"activations": saved + layer + INPUT_COPIES * state},
-            "loss": {"activations": saved + 2 * state + self._head(sizes), "logits": logits},
+            "loss": {"activations": saved + self._head(sizes), "logits": logits},
         }
 
     def _saved(self, tokens: int, state: float, tp: int) -> float:
@@ -121,10 +123,11 @@ class _Step:
     def _layer(self, kind: _Layer, tokens: int, sizes: Sizes) -> float:
         """The working set of one layer's backward pass: attention and MLP follow each other, the larger counts."""
         tp, item = sizes.get("tp", 1), ITEM_BYTES[self.job.dtype]
-        scores = tokens * self.job.seq * self.spec.num_heads * SCORE_BYTES / tp
+        scores = 2 * tokens * self.job.seq * self.spec.num_heads * item / tp
+        heads = HEAD_COPIES * tokens * self.spec.num_heads * kind.head_dim * item / tp
+        masks = 3 * tokens * self.job.seq
         mlp = MLP_COPIES * tokens * kind.hidden_dim * item / tp
-        weights = self._gathered(sizes, kind)
-        return max(scores, mlp) + weights
+        return max(scores + heads + masks, mlp) + self._gathered(sizes, kind)
 
     def _gathered(self, sizes: Sizes, kind: _Layer) -> float:
         """One layer's weights, whole but for tp, where fsdp keeps them in parts."""
@@ -133,10 +136,10 @@ class _Step:
         return kind.weights * ITEM_BYTES[self.job.dtype] / sizes.get("tp", 1)
 
     def _head(self, sizes: Sizes) -> float:
-        """The unembedding, whole but for tp, where fsdp keeps it in parts."""
-        if sizes.get("fsdp", 1) == 1:
-            return 0.0
-        return self.spec.vocab_size * self.spec.embed_dim * ITEM_BYTES[self.job.dtype] / sizes.get("tp", 1)
+        """The unembedding, whole but for tp, where fsdp keeps it in parts; its gradient in float32 where it has one."""
+        elements = self.spec.vocab_size * self.spec.embed_dim / sizes.get("tp", 1)
+        whole = elements * ITEM_BYTES[self.job.dtype] if sizes.get("fsdp", 1) > 1 else 0.0
+        return whole + (4 * elements if self.full else 0.0)
 
     def over_tp(self, sizes: Sizes) -> list[Transfer]:
         """Gathers and scatters of activations, and the sums that norms split along D need."""
