@@ -47,6 +47,9 @@ def test_an_interval_is_not_empty_where_all_fail():
 def test_pass_at_k_of_two_samples():
     found = made({"a": [1, 0]}, samples=2)
     assert found.pass_at_1 == pytest.approx(0.25) and found.pass_at(2) == pytest.approx(0.5)
+    low, high = found.interval_at(2)
+    assert 0 <= low < 0.5 < high <= 1 and found.interval_at(1) == found.interval
+    assert found.difference(made({"a": [0, 0]}, samples=2), k=2)[0] == pytest.approx(0.5)
 
 
 def test_a_paired_difference_needs_the_same_problems():

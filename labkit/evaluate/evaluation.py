@@ -113,14 +113,23 @@ def evaluate_named(
     samples: int = 1,
     temperature: float = 0.0,
 ) -> result.EvalResult:
-    """`evaluate` for a model by registry name or directory, on problems of a split of the built-in task."""
+    """`evaluate` for a model by registry name or directory, on problems of a split of the built-in task.
+
+    `seed` is that of the problems and of the sampling.
+    """
     from labkit import models
     from labkit.data import verilog
 
     tasks = verilog.problems(split, problems, seed=seed)
     loaded = models.load(model)
     return evaluate(
-        loaded.model, loaded.tokenizer, tasks, name=Path(model).name, samples=samples, temperature=temperature
+        loaded.model,
+        loaded.tokenizer,
+        tasks,
+        name=Path(model).name,
+        samples=samples,
+        temperature=temperature,
+        seed=seed,
     )
 
 

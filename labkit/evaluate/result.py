@@ -88,6 +88,10 @@ class EvalResult(Record):
         """Unbiased pass@k, macro-averaged over families."""
         return passk.macro_average(_shares(self.rows, k))
 
+    def interval_at(self, k: int) -> tuple[float, float]:
+        """The 95 % interval of `pass_at(k)`: Wilson's where each problem has one answer, else by bootstrap."""
+        return _interval(_shares(self.rows, k), self.samples, self.seed)
+
     def wording(self, which: str) -> float:
         """pass@1 over the problems with "seen" or "unseen" wording, each problem weighing the same."""
         rows = [row for row in self.rows if row.wording == which]
@@ -95,16 +99,14 @@ class EvalResult(Record):
             raise LabError(f"No problem here has {which!r} wording.")
         return float(np.mean([row.passes / len(row.answers) for row in rows]))
 
-    def difference(self, other: EvalResult, *, seed: int = 0) -> tuple[float, tuple[float, float]]:
-        """This pass@1 minus another's on the same problems, with a paired bootstrap interval."""
+    def difference(self, other: EvalResult, *, k: int = 1, seed: int = 0) -> tuple[float, tuple[float, float]]:
+        """This pass@k minus another's on the same problems, with its 95 % paired bootstrap interval."""
         theirs = {row.id: row for row in other.rows}
         if theirs.keys() != {row.id for row in self.rows}:
             raise LabError("The two results are not of the same problems.", hint="Evaluate both on the same list.")
         gaps: dict[str, list[float]] = {}
         for row in self.rows:
-            twin = theirs[row.id]
-            gap = row.passes / len(row.answers) - twin.passes / len(twin.answers)
-            gaps.setdefault(row.family, []).append(gap)
+            gaps.setdefault(row.family, []).append(_share(row, k) - _share(theirs[row.id], k))
         return passk.macro_average(gaps), passk.bootstrap(gaps, seed=seed)
 
     def summary(self) -> dict[str, Any]:
@@ -136,8 +138,6 @@ def collect(
 ) -> EvalResult:
     """The result of judged rows."""
     shares = _shares(tuple(rows), 1)
-    plain = all(len(row.answers) == 1 for row in rows)
-    interval = passk.macro_interval(shares) if plain else passk.bootstrap(shares, seed=seed)
     counted = Counter(a.verdict for row in rows for a in row.answers if not a.passed)
     return EvalResult(
         model=model,
@@ -146,7 +146,7 @@ def collect(
         temperature=temperature,
         seed=seed,
         pass_at_1=passk.macro_average(shares),
-        interval=interval,
+        interval=_interval(shares, samples, seed),
         failures=dict(counted.most_common()),
         rows=tuple(rows),
         generation_seconds=generation_seconds,
@@ -157,8 +157,16 @@ def collect(
     )
 
 
+def _interval(shares: dict[str, list[float]], samples: int, seed: int) -> tuple[float, float]:
+    return passk.macro_interval(shares) if samples == 1 else passk.bootstrap(shares, seed=seed)
+
+
+def _share(row: Row, k: int) -> float:
+    return passk.pass_at_k(len(row.answers), row.passes, k)
+
+
 def _shares(rows: tuple[Row, ...], k: int) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     for row in rows:
-        found.setdefault(row.family, []).append(passk.pass_at_k(len(row.answers), row.passes, k))
+        found.setdefault(row.family, []).append(_share(row, k))
     return found

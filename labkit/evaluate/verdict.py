@@ -74,7 +74,7 @@ def judge(
     A pass is believed only from the testbench's own result line, which carries a random word of this run.
 
     Args:
-        candidate: Verilog text.
+        candidate: Verilog and nothing else; `extract_module` takes it out of a model's answer.
         testbench: a testbench that prints ``Mismatches: X in Y samples`` once, or a `Problem`, which brings its own.
         reference: modules that the testbench compares with; ignored where the testbench uses none of them.
         top: the module under test; by default the one that the testbench uses and nobody declares.

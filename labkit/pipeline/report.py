@@ -29,8 +29,8 @@ def write_html(report: RunReport, base: EvalResult, tuned: EvalResult, path: Pat
     gain, (low, high) = tuned.difference(base)
     body = [
         f"<h1>From specification to simulated Verilog: {report.base.pass_at_1:.1%} to {report.sft.pass_at_1:.1%}</h1>",
-        f"<p>{html.escape(report.model)}, {html.escape(str(report.train.recipe))}. Paired gain {gain:+.1%} "
-        f"({low:+.1%} to {high:+.1%}, 95 % bootstrap).</p>",
+        f"<p>{html.escape(report.model)}, {html.escape(str(report.train.recipe))}. Paired gain {100 * gain:+.1f} "
+        f"points ({100 * low:+.1f} to {100 * high:+.1f}, 95 % bootstrap).</p>",
         f"<pre>{html.escape(str(report))}</pre>",
         *drawn,
         "<h2>What changed</h2>",

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
+from tunix.utils.sharding_utils import shard
 
 from labkit.data.batch import Batch
 from labkit.data.masks import attention_mask
@@ -24,10 +25,15 @@ class Sums(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What turns a hidden state into logits: `weight` has a row for each token; `softcap` is 0 for none."""
+    """What turns a hidden state into logits: `weight` has a row for each token; `softcap` is 0 for none.
+
+    `axes` are the mesh axes of rows and of the vocabulary. Without them a partitioner that finds `weight` split over
+    the axis of rows may compute the logits of all rows on each device.
+    """
 
     weight: Float[Array, "V D"]
     softcap: float
+    axes: tuple[Any, Any] | None = None
 
 
 class _Tap(nnx.Module):
@@ -61,7 +67,8 @@ def head(model: Any) -> Head:
     """The unembedding of a Tunix model: its own matrix, or the transposed embedding where they are tied."""
     own = getattr(model, "lm_head", None)
     weight = own.w.get_value().T if own is not None else model.embedder.input_embedding.get_value()
-    return Head(weight, getattr(model.config, "final_logit_softcap", None) or 0.0)
+    rows, _, columns = model.config.shd_config.act_btf
+    return Head(weight, getattr(model.config, "final_logit_softcap", None) or 0.0, (rows, columns))
 
 
 def sums(model: nnx.Module, batch: Batch, *, chunk: int = 512, train_head: bool = False) -> Sums:
@@ -95,15 +102,19 @@ def chunked_cross_entropy(
     """
     if chunk < 1:
         raise LabError(f"A chunk of {chunk} positions.", hint="It must be at least 1.")
-    loss, correct = _summed(
-        train_head, min(chunk, hidden.shape[1]), head.softcap, hidden, head.weight, targets, counted
-    )
+    static = train_head, min(chunk, hidden.shape[1]), head.softcap, head.axes
+    loss, correct = _summed(*static, hidden, head.weight, targets, counted)
     return Sums(loss, correct, jnp.sum(counted.astype(jnp.float32)))
 
 
 def logits_of(hidden: Float[Array, "... D"], head: Head) -> Float[Array, "... V"]:
     """Logits in float32."""
+    if head.axes:
+        rows, columns = head.axes
+        hidden = shard(hidden, (rows, *(None,) * (hidden.ndim - 1)))
     logits = jnp.einsum("...d,vd->...v", hidden, head.weight.astype(hidden.dtype), preferred_element_type=jnp.float32)
+    if head.axes:
+        logits = shard(logits, (rows, *(None,) * (logits.ndim - 2), columns))
     return jnp.tanh(logits / head.softcap) * head.softcap if head.softcap else logits
 
 
@@ -111,30 +122,29 @@ def plain_cross_entropy(
     hidden: Float[Array, "B T D"], head: Head, targets: Int[Array, "B T"], counted: Bool[Array, "B T"]
 ) -> Sums:
     """The same sums with all logits at once: what the chunked loss is tested against."""
-    loss, correct = _chunk_sums(hidden, head.weight, targets, counted, head.softcap)
+    loss, correct = _chunk_sums(hidden, head, targets, counted)
     return Sums(loss, correct, jnp.sum(counted.astype(jnp.float32)))
 
 
 def _chunk_sums(
     hidden: Float[Array, "B C D"],
-    weight: Float[Array, "V D"],
+    head: Head,
     targets: Int[Array, "B C"],
     counted: Bool[Array, "B C"],
-    softcap: float,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    logits = logits_of(hidden, Head(weight, softcap))
+    logits = logits_of(hidden, head)
     right = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     losses = jax.nn.logsumexp(logits, axis=-1) - right
     guesses = (jnp.argmax(logits, axis=-1) == targets) & counted
     return jnp.sum(jnp.where(counted, losses, 0.0)), jnp.sum(guesses.astype(jnp.float32))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2, 3))
 def _summed(
-    train_head: bool, chunk: int, softcap: float, hidden: Any, weight: Any, targets: Any, counted: Any
+    train_head: bool, chunk: int, softcap: float, axes: Any, hidden: Any, weight: Any, targets: Any, counted: Any
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     def body(total: Any, part: Any) -> tuple[Any, None]:
-        loss, correct = _chunk_sums(part[0], weight, part[1], part[2], softcap)
+        loss, correct = _chunk_sums(part[0], Head(weight, softcap, axes), part[1], part[2])
         return (total[0] + loss, total[1] + correct), None
 
     parts = tuple(_split(x, chunk) for x in (hidden, targets, counted))
@@ -142,11 +152,11 @@ def _summed(
 
 
 def _forward(
-    train_head: bool, chunk: int, softcap: float, hidden: Any, weight: Any, targets: Any, counted: Any
+    train_head: bool, chunk: int, softcap: float, axes: Any, hidden: Any, weight: Any, targets: Any, counted: Any
 ) -> tuple[Any, Any]:
     def body(total: Any, part: Any) -> tuple[Any, Any]:
         def loss_of(h: Any, w: Any) -> Any:
-            return _chunk_sums(h, w, part[1], part[2], softcap)
+            return _chunk_sums(h, Head(w, softcap, axes), part[1], part[2])
 
         if train_head:
             loss, pull, correct = jax.vjp(loss_of, part[0], weight, has_aux=True)
@@ -164,7 +174,7 @@ def _forward(
     return (loss, correct), kept
 
 
-def _backward(train_head: bool, chunk: int, softcap: float, kept: Any, cotangents: Any) -> tuple[Any, ...]:
+def _backward(train_head: bool, chunk: int, softcap: float, axes: Any, kept: Any, cotangents: Any) -> tuple[Any, ...]:
     d_hidden, d_weight, weight = kept
     scale = cotangents[0]
     # A frozen head gets a zero gradient that nobody asks for: the compiler drops it.

@@ -56,8 +56,8 @@ for s in slices:
 assert [s.chips for s in slices] == [4, 8, 16]
 
 # %% [markdown]
-# The 8 in `v5p-8` counts *TensorCores*, two on each chip: four chips. In `v6e-8` it counts chips. Half of all wrong
-# cost estimates begin here.
+# The 8 in `v5p-8` counts *TensorCores*, two on each chip: four chips. In `v6e-8` it counts chips. Mix them up, and
+# a bill is wrong by a factor of two.
 #
 # A wrong name is an error that helps. This one goes wrong on purpose:
 
@@ -106,7 +106,7 @@ problem = verilog.problems("test_seen", count=40, seed=0)[0]
 print(problem.spec)
 
 # %% [markdown]
-# `tiny-gemma4` is a base model: two million parameters in the architecture of Gemma 4, trained to continue Verilog
+# `tiny-gemma4` is a base model: 1.9 million parameters in the architecture of Gemma 4, trained to continue Verilog
 # text. It has never been shown a question and its answer.
 #
 # **Predict:** will it write the module that is asked for?
@@ -121,11 +121,11 @@ text = evaluate.generate(base.model, base.tokenizer, [prompt], max_new_tokens=16
 print(text[:600])
 
 # %% [markdown]
-# Now the judge: it takes the module out of the text, compiles it with Icarus Verilog, and runs the testbench in a
-# sandbox. For comparison, it also judges the reference.
+# Now we take the module out of the text, if there is one, and the judge compiles it with Icarus Verilog and runs the
+# testbench in a sandbox. For comparison, it also judges the reference.
 
 # %%
-verdict = evaluate.judge(text, problem)
+verdict = evaluate.judge(evaluate.extract_module(text, problem.top), problem)
 reference = evaluate.judge(problem.reference, problem)
 print("the base model:", verdict)
 print("the reference: ", reference)
@@ -146,7 +146,8 @@ print(faked)
 assert not faked.passed
 
 # %% [markdown]
-# It does not: a pass is believed only from a line that the candidate cannot know.
+# It does not: a pass is believed only from a line that holds a random word of this run, which the candidate cannot
+# know.
 #
 # ## What the model learns from
 #

@@ -13,7 +13,7 @@ from labkit.exercises.frame import Coding, Wrong
 
 
 def answer_mask(tokens: Any, header: tuple[int, ...], end: int) -> np.ndarray:
-    """1 where a token of the answers is: after each `header`, up to and with the next `end`."""
+    """True on the tokens of the answers: after each `header`, up to the next `end`, which counts."""
     mask = np.zeros(len(tokens), dtype=bool)
     inside, seen = False, 0
     for i, token in enumerate(np.asarray(tokens).tolist()):
@@ -104,7 +104,7 @@ _MASK_SLIPS = (
     (_mask_with_header, "The header <|turn>model\\n is given to the model, it is not part of the answer."),
     (_mask_last_turn, "Only the last answer is marked. Every answer of a conversation counts."),
     (_mask_to_the_end, "The mask goes on after the answer: questions and padding after it must not count."),
-    (_mask_shifted, "The mask is one place early: it marks the targets themselves, not the inputs that predict them."),
+    (_mask_shifted, "The mask is one place early. Mark the targets themselves, not the inputs that predict them."),
 )
 
 

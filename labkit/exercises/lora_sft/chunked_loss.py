@@ -78,17 +78,13 @@ def _loss_case(tokens: int = 256, vocab: int = 97, width: int = 16) -> tuple[Any
     keys = jax.random.split(jax.random.key(0), 4)
     counts = jax.random.uniform(keys[3], (tokens,)) < jnp.linspace(0.05, 1.0, tokens)  # few in the first chunks
     hidden, embedding = jax.random.normal(keys[0], (tokens, width)), jax.random.normal(keys[1], (vocab, width))
-    return (
-        hidden,
-        embedding,
-        jax.random.randint(keys[2], (tokens,), 0, vocab),
-        counts.at[0].set(True).astype(jnp.float32),
-    )
+    targets = jax.random.randint(keys[2], (tokens,), 0, vocab)
+    return hidden, embedding, targets, counts.at[0].set(True).astype(jnp.float32)
 
 
 def _loss_test(answer: Callable[..., Any]) -> str | None:
     case = _loss_case()
-    right, slopes = jax.value_and_grad(_loss_plain)(*case, 64)
+    right, slopes = jax.value_and_grad(_loss_plain, argnums=(0, 1))(*case, 64)
     got = as_number(answer(*case, 64))
     if got is None:
         return "The function has to return one number, the mean in nats."
@@ -97,8 +93,10 @@ def _loss_test(answer: Callable[..., Any]) -> str | None:
             if abs(got - float(slip(*case, 64))) < 1e-4:
                 return message
         return f"The loss is {got:.4f}, and {float(right):.4f} was expected."
-    if not np.allclose(jax.grad(answer)(*case, 64), slopes, atol=1e-6):
-        return "The value is right, its gradient with respect to the hidden states is not. Did you use stop_gradient?"
+    found = jax.grad(answer, argnums=(0, 1))(*case, 64)
+    for what, got_slope, slope in zip(("hidden states", "embedding"), found, slopes, strict=True):
+        if not np.allclose(got_slope, slope, atol=1e-5):
+            return f"The value is right, its gradient with respect to the {what} is not. Did you use stop_gradient?"
     return None
 
 
@@ -114,11 +112,11 @@ EXERCISE = Coding(
     title="A loss that never holds all logits",
     minutes=15,
     question="""
-    With 262,144 words in the vocabulary, the float32 logits of one sample of 4,096 tokens take 4 GiB. Write
+    With a vocabulary of 262,144 tokens, the float32 logits of one sample of 4,096 tokens take 4 GiB. Write
     `chunked_loss(hidden, embedding, targets, mask, chunk)`: the mean cross-entropy in nats over the tokens where `mask`
     is 1, with the logits `hidden @ embedding.T` of `chunk` tokens at a time. Shapes: `[T, D]`, `[V, D]`, `[T]`, `[T]`;
-    T is a multiple of `chunk`. *Budget: value and gradient of 2,048 tokens over 8,192 words in 24 MiB of temporaries,
-    as XLA plans them; the logits alone would be 64 MiB.*
+    T is a multiple of `chunk`. *Budget: value and gradient (of `hidden` and `embedding`) for 2,048 tokens and a
+    vocabulary of 8,192 in 24 MiB of temporaries, as XLA plans them; the logits alone would be 64 MiB.*
     """,
     hints=(
         "`jax.lax.scan` over pieces of shape `(T / chunk, chunk, ...)`, and a running sum as the carry.",
@@ -145,7 +143,8 @@ EXERCISE = Coding(
         *(Wrong(slip, message[:30]) for slip, message in _LOSS_SLIPS),
         Wrong(_loss_plain, "over budget"),
         Wrong(_loss_keeps_logits, "over budget"),
-        Wrong(lambda *case: jax.lax.stop_gradient(_loss_plain(*case)), "stop_gradient"),
+        Wrong(lambda *case: jax.lax.stop_gradient(_loss_plain(*case)), "hidden states"),
+        Wrong(lambda h, e, *rest: _loss_plain(h, jax.lax.stop_gradient(e), *rest), "embedding"),
         Wrong(lambda *case: 1.0, "was expected"),
     ),
 )

@@ -30,7 +30,7 @@ def _coverage(pattern: Any) -> str | None:
     left = [linear for linear in known if not wanted.fullmatch(linear.path)]
     greedy = [path for path in _OTHERS if wanted.fullmatch(path)]
     if len(left) == len(known):
-        return f"No linear matches. The whole path has to match, such as {known[0].path!r}."
+        return f"No linear matches. A regular expression for the whole path is asked for, as of {known[0].path!r}."
     if left:
         names = Counter(linear.path.split("/")[-1] for linear in left)
         listed = ", ".join(f"{count} {name}" for name, count in names.items())
@@ -47,7 +47,7 @@ EXERCISE = Coding(
     question="""
     Write `pattern`, one regular expression that matches the whole path of every attention and MLP linear in all 60
     layers of Gemma 4 31B, and nothing else (no norm, no embedder). The published one misses some. The paths look like
-    `layers/7/attn/q_einsum`. The check builds the model's shapes and tells which linears are left out.
+    `layers/7/attn/q_einsum`. The check knows all shapes of the model, and tells which linears are left out.
     """,
     hints=(
         "See what the model has: `{x.path.split('/')[-1] for x in lora.linears_of('gemma4-31b')}`.",
@@ -67,6 +67,7 @@ EXERCISE = Coding(
         Wrong(".*", "which is no linear"),
         Wrong(".*_einsum", "gate_proj"),
         Wrong("q_einsum", "whole path"),
+        Wrong("all", "regular expression"),
         Wrong("(", "no regular expression"),
         Wrong(["q_einsum"], "is a string"),
         Wrong(r"layers/\d/(attn/.*_einsum|mlp/.*_proj)", "layers/10/"),
