@@ -71,6 +71,6 @@ EXERCISE = Coding(
         Wrong(_whole, "its own part already"),
         Wrong(_once, "first sums"),
         Wrong(_a_part, "is not what a chip receives"),
-        Wrong(lambda size, ways, kind: None, "one number"),
+        Wrong(lambda size, ways, kind: kind, "one number"),
     ),
 )

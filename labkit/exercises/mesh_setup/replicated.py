@@ -26,7 +26,10 @@ def _any_copy(tree: dict[str, jax.Array]) -> set[str]:
     def used(array: jax.Array) -> set[Any]:
         return {axis for axis in jax.tree.leaves(tuple(array.sharding.spec)) if axis}
 
-    return {name for name, array in tree.items() if used(array) != set(array.sharding.mesh.axis_names)}
+    def large(array: jax.Array) -> set[Any]:
+        return {axis for axis, size in array.sharding.mesh.shape.items() if size > 1}
+
+    return {name for name, array in tree.items() if not large(array) <= used(array)}
 
 
 def _tree() -> dict[str, Any]:
