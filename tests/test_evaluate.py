@@ -487,7 +487,9 @@ def test_closing_kills_the_job_that_runs():
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_killed_parent_leaves_no_job(how):
     script = (
+        "import signal\n"
         "from labkit.evaluate import sandbox\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job starts with it ignored\n"
         "def work(box, item):\n"
         "    return box.run([['sleep', '62.5']], {}, sandbox.Limits(cpu_seconds=30, wall_seconds=60))\n"
         "print('ready', flush=True)\n"
