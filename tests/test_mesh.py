@@ -313,6 +313,7 @@ def test_bytes_are_exactly_those_of_jax_with_all_layers_built(name):
 # remat): its peak_memory_in_bytes less the arguments.
 COMPILED = [
     ("gemma4-31b", 6, {"fsdp": 1, "tp": 4}, 2048, 1, 351421824),  # v5p:2x2x1
+    ("gemma4-31b", 2, {"fsdp": 1, "tp": 4}, 4096, 1, 934483776),  # v5p:2x2x1
     ("gemma3-1b", 2, {"fsdp": 4, "tp": 1}, 1024, 8, 1730536960),  # v5e:2x2
 ]
 

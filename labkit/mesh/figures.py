@@ -31,7 +31,7 @@ def topology_figure(topology: Topology) -> go.Figure:
     """
     title = str(topology).split(";")[0] if not topology.axes else _title(topology)
     drawn = plots.figure(title, "x (chip)", "y (chip)", height=440)
-    solid = len([dim for dim in topology.shape if dim > 1]) > 2
+    solid = not _is_flat(topology)
     draw = _draw_solid if solid else _draw_flat
     draw(drawn, topology)
     if topology.axes:
@@ -41,7 +41,9 @@ def topology_figure(topology: Topology) -> go.Figure:
         camera = {"eye": {"x": 1.5, "y": -1.6, "z": 0.9}}
         drawn.update_layout(scene={"domain": {"x": left}, "camera": camera, **_scene_axes(topology)})
     else:
-        drawn.update_xaxes(domain=left, dtick=1, selector=0).update_yaxes(dtick=1, scaleanchor="x", selector=0)
+        wide, high = _flat(topology.shape)
+        drawn.update_xaxes(domain=left, tick0=0, dtick=_tick(wide), selector=0)
+        drawn.update_yaxes(tick0=0, dtick=_tick(high), scaleanchor="x", selector=0)
     return drawn.update_layout(showlegend=False)
 
 
@@ -59,8 +61,10 @@ def memory_figure(plan: MeshPlan) -> go.Figure:
         limit=plan.padded_bytes_per_chip["limit"] / GIB,
     )
     widest = max(sum(held.values()), plan.padded_bytes_per_chip["limit"] / GIB)
-    below = {"orientation": "h", "x": 0, "y": -0.5, "yanchor": "top", "traceorder": "normal"}
-    return drawn.update_xaxes(range=[0, 1.08 * widest]).update_layout(height=260, bargap=0.4, legend=below)
+    below = {"orientation": "h", "x": 0, "y": -0.8, "yanchor": "top", "traceorder": "normal"}
+    return drawn.update_xaxes(range=[0, 1.08 * widest]).update_layout(
+        height=290, margin_b=130, bargap=0.4, legend=below
+    )
 
 
 def collectives_figure(plan: MeshPlan) -> go.Figure:
@@ -121,8 +125,8 @@ def _colors(topology: Topology, places: Sequence[Sequence[int]], which: int) -> 
     }
 
 
-def _marker(topology: Topology, places: Sequence[Sequence[int]], size: float, ring: int) -> dict[str, Any]:
-    line = {**_colors(topology, places, 1), "width": ring}
+def _marker(topology: Topology, places: Sequence[Sequence[int]], size: float) -> dict[str, Any]:
+    line = {**_colors(topology, places, 1), "width": max(1.0, size / 9)}
     return {**_colors(topology, places, 0), "size": size, "line": line, "showscale": False}
 
 
@@ -132,7 +136,7 @@ def _chips(topology: Topology) -> tuple[list[tuple[int, ...]], list[str], list[s
         return [()] * len(topology.coordinates), [""] * len(topology.coordinates), list(map(str, topology.coordinates))
     large, names = _large(topology), list(topology.axes)
     firsts = [indices[0] for indices in topology.places]
-    few = len(firsts) <= _LABELS_UP_TO
+    few = len(firsts) <= (_LABELS_UP_TO if _is_flat(topology) else _LABELS_UP_TO // 4)
     labels = [",".join(str(first[i]) for i in large) if few else "" for first in firsts]
     hover = [
         f"chip {spot}<br>{'<br>'.join(', '.join(map('{}={}'.format, names, index)) for index in indices)}"
@@ -148,7 +152,7 @@ def _draw_flat(drawn: go.Figure, topology: Topology) -> None:
     drawn.add_scatter(x=lines[:, 0], y=lines[:, 1], mode="lines", line={"color": _LINK, "width": 2}, hoverinfo="skip")
     drawn.add_scatter(
         x=chips[:, 0], y=chips[:, 1], mode="markers+text", text=labels, hovertext=hover, hoverinfo="text",
-        textfont={"size": 11, "color": "#000000"}, marker=_marker(topology, places, _size(len(spots)), 3),
+        textfont={"size": 11, "color": "#000000"}, marker=_marker(topology, places, _size(len(spots))),
     )  # fmt: skip
 
 
@@ -160,8 +164,13 @@ def _draw_solid(drawn: go.Figure, topology: Topology) -> None:
     x, y, z = chips.T
     drawn.add_scatter3d(
         x=x, y=y, z=z, mode="markers+text", text=labels, hovertext=hover, hoverinfo="text",
-        marker=_marker(topology, places, 7, 2),
+        marker=_marker(topology, places, 9),
     )  # fmt: skip
+
+
+def _is_flat(topology: Topology) -> bool:
+    """Whether the torus can be drawn in two dimensions, x and y."""
+    return all(dim == 1 for dim in topology.shape[2:])
 
 
 def _flat(chip: Sequence[int]) -> tuple[int, ...]:
@@ -190,7 +199,7 @@ def _draw_logical(drawn: go.Figure, topology: Topology) -> None:
     texts = [text for text, indices in zip(hover, topology.places, strict=True) for _ in indices]
     x = np.asarray([place[-1] for place in places], np.float32)
     y = np.asarray([_row(place, inner) for place in places], np.float32)
-    marker = _marker(topology, places, _size(int(max(x.max(), y.max()) + 1) ** 2), 3)
+    marker = _marker(topology, places, _size(int(max(x.max(), y.max()) + 1) ** 2))
     drawn.add_scatter(
         x=x, y=y, mode="markers", hovertext=texts, hoverinfo="text", xaxis="x2", yaxis="y2",
         marker={**marker, "symbol": "square"},
