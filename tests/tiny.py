@@ -41,7 +41,7 @@ def gemma4_config(**overrides: Any) -> dict[str, Any]:
         "attention_k_eq_v": True,
         "attention_bias": False,
         "attention_dropout": 0.0,
-        "sliding_window": 128,
+        "sliding_window": 256,
         "final_logit_softcapping": 30.0,
         "hidden_activation": "gelu_pytorch_tanh",
         "hidden_size_per_layer_input": 0,

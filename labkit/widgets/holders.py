@@ -19,7 +19,7 @@ def who_holds_what(array: Any, mesh: Mesh, *, axes: tuple[Any, ...] | None = Non
 
     `array` is a JAX array, or an abstract one; nothing is moved. `axes` is the sharding to start with.
     """
-    start = axes or (None,) * len(array.shape)
+    start = axes or tuple(None for _ in array.shape)
     controls = {
         f"axis_{i}": dropdown(f"Dimension {i} ({size})", _choices(mesh), start[i]) for i, size in enumerate(array.shape)
     }
