@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import math
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -23,12 +22,11 @@ from jax.sharding import PartitionSpec as P
 from labkit.data.batch import Batch
 from labkit.data.masks import require_mask
 from labkit.errors import LabError
-from labkit.mesh import row_axes
 from labkit.progress import Progress
 from labkit.records import Record
 from labkit.sft import checkpoints, losses, metrics
 from labkit.sft.recipe import Recipe
-from labkit.sft.trainer import SftTrainer
+from labkit.sft.trainer import SftTrainer, check_rows
 
 
 @dataclass(frozen=True)
@@ -189,12 +187,7 @@ def _first_values(value: jax.Array) -> np.ndarray:
 def _check_mesh(mesh: Mesh, recipe: Recipe) -> None:
     if any(kind != AxisType.Auto for kind in mesh.axis_types):
         raise LabError("Tunix's models need a mesh of auto axes.", hint="Make it by labkit.mesh.make_mesh.")
-    ways = math.prod(mesh.shape[name] for name in row_axes(mesh))
-    if recipe.batch_size % ways:
-        raise LabError(
-            f"A batch of {recipe.batch_size} rows does not divide over {' x '.join(row_axes(mesh))} of {ways}.",
-            hint=f"Choose a batch_size that is a multiple of {ways}.",
-        )
+    check_rows(mesh, recipe)
 
 
 def _claim(folder: Path, run: checkpoints.Run) -> None:

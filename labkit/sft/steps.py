@@ -15,10 +15,9 @@ from jax.sharding import PartitionSpec as P
 from labkit import compat, lora, models
 from labkit import mesh as meshes
 from labkit.data.batch import Batch
-from labkit.errors import LabError
 from labkit.rehearse.program import Program
 from labkit.sft.recipe import Recipe
-from labkit.sft.trainer import gradient, optimizer, schedule
+from labkit.sft.trainer import check_rows, gradient, optimizer, schedule
 
 LORA_FLOPS = 4  # a frozen weight: forward and the gradient of its input, two FLOPs a multiply-add each
 FULL_FLOPS = 6  # and the gradient of the weight
@@ -70,14 +69,9 @@ def abstract(recipe: Recipe, mesh: Mesh) -> nnx.Module:
 
 
 def batch_of(recipe: Recipe, mesh: Mesh) -> Batch:
-    """A batch as shapes, its rows over `fsdp`."""
-    ways = mesh.shape.get("fsdp", 1)
-    if recipe.batch_size % ways:
-        raise LabError(
-            f"A batch of {recipe.batch_size} rows does not divide over fsdp={ways}.",
-            hint=f"Make it a multiple of {ways}, or fsdp smaller.",
-        )
-    rows = NamedSharding(mesh, P("fsdp", None))
+    """A batch as shapes, its rows over the mesh's row axes."""
+    check_rows(mesh, recipe)
+    rows = NamedSharding(mesh, P(meshes.row_axes(mesh), None))
 
     def array(dtype: Any) -> Any:
         return jax.ShapeDtypeStruct((recipe.batch_size, recipe.seq_len), dtype, sharding=rows)

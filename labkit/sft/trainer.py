@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from tunix.sft.hooks import DataHooks
 from tunix.sft.peft_trainer import PeftTrainer, TrainingConfig
 
 from labkit.data.batch import Batch
+from labkit.errors import LabError
 from labkit.mesh import row_axes
 from labkit.sft import losses, metrics
 from labkit.sft.checkpoints import Checkpoints, fault
@@ -219,6 +221,17 @@ def gradient(
 def _parts(batch: Batch, count: int) -> Batch:
     """Rows i, i + count, ... make part i, so that each part has rows of every shard of the batch."""
     return jax.tree.map(lambda x: jnp.moveaxis(x.reshape(-1, count, *x.shape[1:]), 1, 0), batch)
+
+
+def check_rows(mesh: Mesh, recipe: Recipe) -> None:
+    """A `LabError` if the rows of a batch do not divide over the mesh."""
+    over = row_axes(mesh)
+    ways = math.prod(mesh.shape[name] for name in over)
+    if recipe.batch_size % ways:
+        raise LabError(
+            f"A batch of {recipe.batch_size} rows does not divide over {' x '.join(over)} of {ways}.",
+            hint=f"Choose a batch_size that is a multiple of {ways}, or smaller axes.",
+        )
 
 
 def schedule(recipe: Recipe) -> optax.Schedule:
