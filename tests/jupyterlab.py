@@ -115,6 +115,19 @@ class Page:
         self.cell(index).locator(".gtitle").first.wait_for(timeout=1000 * START_S)
         return str(self.cell(index).locator(".gtitle").first.text_content())
 
+    def text(self, index: int) -> str:
+        """What a cell's answer says, once it says something."""
+        self.cell(index).locator(".jp-OutputArea-output").first.wait_for(timeout=1000 * START_S)
+        return str(self.cell(index).locator(".jp-Cell-outputArea").inner_text())
+
+    def drawn(self, index: int) -> int:
+        """How many figures a cell shows."""
+        return int(self.cell(index).locator(".js-plotly-plot").count())
+
+    def choose(self, index: int, option: str, dropdown: int = 0) -> None:
+        """Choose from a list of a cell."""
+        self.cell(index).locator("select").nth(dropdown).select_option(label=option)
+
     def press(self, index: int, key: str, slider: int = 0) -> None:
         """Focus a slider of a cell and press a key."""
         self.cell(index).locator(".noUi-handle").nth(slider).focus()
@@ -129,6 +142,15 @@ class Page:
             timeout=1000 * START_S,
         )
         return self.title(index)
+
+    def wait_for_text(self, index: int, change_from: str) -> str:
+        """What a cell's answer says after it has changed."""
+        end = time.monotonic() + START_S
+        while self.text(index) == change_from:
+            if time.monotonic() > end:
+                raise TimeoutError(f"Cell {index} still says: {change_from[:200]}")
+            time.sleep(0.1)
+        return self.text(index)
 
 
 def _free_port() -> int:

@@ -6,6 +6,7 @@ import ast
 import time
 from pathlib import Path
 
+import plotly.io
 import pytest
 
 from labkit import plots
@@ -18,8 +19,6 @@ ROOM = Path(frame.__file__).parent
 @pytest.fixture(autouse=True)
 def live_renderer():
     """What a notebook's kernel uses: Plotly's own kind, no picture."""
-    import plotly.io
-
     before = plotly.io.renderers.default
     plotly.io.renderers.default = "plotly_mimetype"
     yield
@@ -47,6 +46,16 @@ def test_a_figure_is_stored_as_data_and_a_record_as_a_table():
     drawn = plots.figure("t", "x", "y")
     panel = frame.Panel({}, lambda: [drawn, Outcome("correct", "fine")])
     assert kinds(panel) == [{"application/vnd.plotly.v1+json"}, {"text/html", "text/plain"}]
+
+
+def test_where_no_kernel_runs_the_answer_is_a_page():
+    plotly.io.renderers.default = "plotly_mimetype+png"  # what builds the stored notebooks
+    panel = frame.Panel(
+        {"n": frame.slider("n", (1, 2), 2)}, lambda n: (f"<b>{n} chips</b>", plots.figure("t", "x", "y"))
+    )
+    bundle = panel._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+    assert "<b>2 chips</b>" in bundle["text/html"] and "data:image/png;base64," in bundle["text/html"]
 
 
 def test_an_error_of_the_user_is_shown_in_place():

@@ -41,6 +41,11 @@ class Panel(ipw.VBox):
         for name, value in values.items():
             self.controls[name].value = value
 
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
+        """The live widget; and its answer as a page, which GitHub and nbconvert show where no kernel runs."""
+        bundle: dict[str, Any] = super()._repr_mimebundle_(**options)
+        return bundle | {"text/html": "".join(_page(shown["data"]) for shown in self.output.outputs)}
+
     def _update(self, _: Any = None) -> None:
         values = {name: control.value for name, control in self.controls.items()}
         try:
@@ -73,3 +78,10 @@ def _display_data(item: Any) -> dict[str, Any]:
     else:
         data = {"text/html": item._repr_html_(), "text/plain": str(item)}
     return {"output_type": "display_data", "data": data, "metadata": {}}
+
+
+def _page(data: dict[str, Any]) -> str:
+    """One output as HTML: its picture, where the renderer made one, else its own HTML or text."""
+    if "image/png" in data:
+        return f'<img src="data:image/png;base64,{data["image/png"]}" style="max-width: 100%">'
+    return f"<div>{data.get('text/html') or html.escape(data.get('text/plain', ''))}</div>"
