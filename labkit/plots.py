@@ -65,7 +65,7 @@ def figure(title: str, x: str, y: str, *, height: int = HEIGHT, width: int = WID
             "plot_bgcolor": "rgba(0,0,0,0)",
             "xaxis": {**axis, "title": {"text": x}},
             "yaxis": {**axis, "title": {"text": y}},
-            "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
+            "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom", "traceorder": "normal"},
             "margin": {"l": 70, "r": 20, "t": 90, "b": 60},
             "hovermode": "closest",
             "height": height,
@@ -120,7 +120,7 @@ def bars(
         )
     drawn.update_layout(barmode="stack" if stacked else "group", bargap=0.25, showlegend=len(values) > 1)
     if horizontal:
-        drawn.update_yaxes(autorange="reversed", automargin=True)
+        drawn.update_yaxes(autorange="reversed", automargin=True, title_standoff=16)
     if limit is not None:
         _limit_line(drawn, limit, horizontal)
     return _place_legend(drawn)

@@ -38,7 +38,7 @@ def topology_figure(topology: Topology) -> go.Figure:
         _draw_logical(drawn, topology)
     left = [0.0, 0.54] if topology.axes else [0.0, 1.0]
     if solid:
-        camera = {"eye": {"x": 1.5, "y": -1.6, "z": 0.9}}
+        camera = {"eye": {"x": 0.9, "y": -1.9, "z": 0.85}}
         drawn.update_layout(scene={"domain": {"x": left}, "camera": camera, **_scene_axes(topology)})
     else:
         wide, high = _flat(topology.shape)
@@ -234,5 +234,9 @@ def _size(count: int) -> float:
 
 
 def _scene_axes(topology: Topology) -> dict[str, Any]:
+    """Axes as long as the torus, its longest side filling the picture."""
+    longest = max(topology.shape)
+    sides = {name: max(0.3, size / longest) for name, size in zip("xyz", topology.shape, strict=False)}
     style = {"dtick": 1, "backgroundcolor": "rgba(0,0,0,0)", "gridcolor": _LINK, "zeroline": False}
-    return {f"{name}axis": {**style, "title": {"text": f"{name} (chip)"}} for name in "xyz"}
+    axes = {f"{name}axis": {**style, "title": {"text": f"{name} (chip)"}} for name in "xyz"}
+    return {**axes, "aspectmode": "manual", "aspectratio": sides}

@@ -24,7 +24,7 @@ table { border-collapse: collapse } td, th { padding: .2em 1em .2em 0; text-alig
 
 def write_html(report: RunReport, base: EvalResult, tuned: EvalResult, path: Path) -> None:
     """Curves, pass@1 by family, examples side by side, times and versions."""
-    figures = [_by_family(base, tuned), _curve(report)]
+    figures = [by_family(base, tuned), _curve(report)]
     drawn = [f.to_html(full_html=False, include_plotlyjs=i == 0) for i, f in enumerate(figures)]
     gain, (low, high) = tuned.difference(base)
     body = [
@@ -44,7 +44,8 @@ def write_html(report: RunReport, base: EvalResult, tuned: EvalResult, path: Pat
     write_atomic(path, page)
 
 
-def _by_family(base: EvalResult, tuned: EvalResult) -> go.Figure:
+def by_family(base: EvalResult, tuned: EvalResult) -> go.Figure:
+    """pass@1 of each family before and after fine-tuning."""
     before, after = base.by_family(), tuned.by_family()
     order = sorted(after, key=lambda name: after[name][0])
     passing = sum(after[name][0] >= 0.5 for name in order)
@@ -52,11 +53,11 @@ def _by_family(base: EvalResult, tuned: EvalResult) -> go.Figure:
         f"After fine-tuning, {passing} of {len(order)} families pass at least every other time",
         order,
         {"before": [before[n][0] for n in order], "after": [after[n][0] for n in order]},
-        x="family",
-        y="pass@1",
+        x="pass@1",
+        y="family",
         horizontal=True,
     )
-    return figure.update_layout(height=120 + 26 * len(order))
+    return figure.update_layout(height=120 + 18 * len(order), bargap=0.3)
 
 
 def _curve(report: RunReport) -> go.Figure:
