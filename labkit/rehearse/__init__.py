@@ -1,22 +1,44 @@
 """The real TPU compiler's verdict on a step, with no TPU: what it needs, what it runs, why it fails."""
 
+from labkit.rehearse.cache import Schedule
 from labkit.rehearse.compiling import compile_in_worker
+from labkit.rehearse.costs import Op
 from labkit.rehearse.failures import Buffer, OutOfMemory, diagnose
 from labkit.rehearse.hlo import Instruction, Module, Shape, parse
+from labkit.rehearse.liveness import Moment
 from labkit.rehearse.program import Job, Program
+from labkit.rehearse.rehearsal import STEPS, rehearse, schedule
+from labkit.rehearse.remedies import Fix, Remedy, fix
+from labkit.rehearse.report import Difference, Report, diff
+from labkit.rehearse.timing import Moved
+from labkit.rehearse.trace import write_trace
 from labkit.rehearse.traffic import Collective, collectives
 
 __all__ = [
+    "STEPS",
     "Buffer",
     "Collective",
+    "Difference",
+    "Fix",
     "Instruction",
     "Job",
     "Module",
+    "Moment",
+    "Moved",
+    "Op",
     "OutOfMemory",
     "Program",
+    "Remedy",
+    "Report",
+    "Schedule",
     "Shape",
     "collectives",
     "compile_in_worker",
     "diagnose",
+    "diff",
+    "fix",
     "parse",
+    "rehearse",
+    "schedule",
+    "write_trace",
 ]

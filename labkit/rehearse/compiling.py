@@ -64,7 +64,7 @@ def compile_in_worker(
         folder = Path(name)
         (folder / "job.json").write_text(job.to_json(), encoding="utf-8")
         if step is not None:
-            (folder / "step.pickle").write_bytes(_pickled(step))
+            (folder / "step.pickle").write_bytes(pickled(step))
         limit = memory or psutil.virtual_memory().available
         log = _run(folder, time.monotonic() + timeout, limit, tell)
         outcome = folder / "outcome.json"
@@ -120,8 +120,8 @@ def _check(process: subprocess.Popen[str], deadline: float, memory: int) -> None
         )
 
 
-def _pickled(step: Callable[..., Any]) -> bytes:
-    """By value where the function was made in a notebook or a script."""
+def pickled(step: Callable[..., Any]) -> bytes:
+    """A function by value, where it was made in a notebook or a script; a `LabError` if it holds what cannot travel."""
     import cloudpickle
 
     try:

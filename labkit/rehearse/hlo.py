@@ -20,6 +20,7 @@ HBM, VMEM = 0, 1  # memory spaces of a layout, S(n); the others hold semaphores 
 _ARRAY = re.compile(r"([a-z]+[0-9a-z]*)\[([0-9,<=]*)\](?:\{([^{}]*)\})?")
 _TILE = re.compile(r"T((?:\([0-9,*]+\))+)")
 _SPACE = re.compile(r"S\((\d+)\)")
+_PARENTHESIS = re.compile(r"[()]")
 _LINE = re.compile(r"\s*(ROOT )?%?([^\s=]+) = (.*)")
 _HEAD = re.compile(r"(ENTRY )?%?([^\s(]+) \(.*\{$")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
@@ -190,11 +191,8 @@ def shapes(text: str) -> tuple[Shape, ...]:
 def _closing(text: str, opening: int) -> int:
     """The index of the parenthesis that closes the one at `opening`; -1 if there is none."""
     depth = 0
-    for i in range(max(opening, 0), len(text)):
-        if text[i] == "(":
-            depth += 1
-        elif text[i] == ")":
-            depth -= 1
-            if depth == 0:
-                return i
+    for found in _PARENTHESIS.finditer(text, max(opening, 0)):
+        depth += 1 if found[0] == "(" else -1
+        if depth == 0:
+            return found.start()
     return -1

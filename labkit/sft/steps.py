@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +63,8 @@ def abstract(recipe: Recipe, mesh: Mesh) -> nnx.Module:
     spec = models.get(recipe.model)
     model = models.abstract(spec, dtype=jnp.dtype(recipe.dtype or "float32"))
     if recipe.tuning == "lora":
-        model = lora.inject_abstract(model, recipe.rank, recipe.alpha, recipe.targets)
+        qlora = cast(Any, recipe.qlora)
+        model = lora.inject_abstract(model, recipe.rank, recipe.alpha, recipe.targets, qlora=qlora)
     lora.set_remat(model, recipe.remat)
     return meshes.shard_model(model, mesh)
 
