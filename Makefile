@@ -1,6 +1,6 @@
 # `make run` is the main job, `make test` all tests of behaviour, `make lab` the notebooks in JupyterLab.
 # Each makes .venv and installs what the system lacks on first need.
-.PHONY: run test test-all browser lint lab env torch bench notebooks clean
+.PHONY: run test test-all browser lint lab env torch serve-env bench notebooks clean
 
 PY := .venv/bin/python
 OUT ?= out/run
@@ -31,6 +31,9 @@ env:
 
 torch:
 	@scripts/make_env.sh torch
+
+serve-env: # vLLM for CPUs in .venv-serve, for the tests that ask it
+	@scripts/make_serve_env.sh
 
 bench: env
 	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(PY) $$script || exit 1; done

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from labkit.convert.command import convert
-    from labkit.convert.documentation import LayoutTable, table
+    from labkit.convert.documentation import LayoutTable, Trace, table, trace
     from labkit.convert.inspection import Inspection, inspect
     from labkit.convert.loading import from_orbax, load, restore_optimizer
     from labkit.convert.merging import MergedLinear, MergeReport
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "command": "convert",
-    "documentation": "LayoutTable table",
+    "documentation": "LayoutTable Trace table trace",
     "inspection": "Inspection inspect",
     "loading": "from_orbax load restore_optimizer",
     "merging": "MergeReport MergedLinear",
@@ -51,6 +51,7 @@ __all__ = [
     "Quantization",
     "Row",
     "Rule",
+    "Trace",
     "Verification",
     "convert",
     "from_hf",
@@ -65,6 +66,7 @@ __all__ = [
     "to_hf",
     "to_orbax",
     "to_peft",
+    "trace",
     "verify",
 ]
 

@@ -38,7 +38,7 @@ class Branch(Record):
     bytes: int
 
     def __str__(self) -> str:
-        return f"{self.prefix}: {self.tensors} tensors, {self.bytes:,} bytes"
+        return f"{self.prefix or 'everything'}: {self.tensors} tensors, {self.bytes:,} bytes"
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,27 @@ class Inspection(Record):
             elif row.name == under:
                 found[under].append(row.bytes)
         return tuple(Branch(prefix, len(sizes), sum(sizes)) for prefix, sizes in found.items())
+
+    def branch(self, prefix: str) -> Branch:
+        """All arrays below a prefix; "" is everything."""
+        sizes = [row.bytes for row in self.tensors if not prefix or f"{row.name}.".startswith(f"{prefix}.")]
+        return Branch(prefix, len(sizes), sum(sizes))
+
+    def forks(self) -> tuple[Branch, ...]:
+        """Every prefix below which names part, the outer ones first."""
+        found: list[Branch] = []
+        below = list(self.branches())
+        while below:
+            branch = below.pop(0)
+            deeper = [part for part in self.branches(branch.prefix) if part.prefix != branch.prefix]
+            found += [branch] if deeper else []
+            below += deeper
+        return tuple(found)
+
+    def at(self, prefix: str) -> tuple[TensorRow, ...]:
+        """The arrays one step below a prefix."""
+        names = {branch.prefix for branch in self.branches(prefix)}
+        return tuple(row for row in self.tensors if row.name in names)
 
     def __str__(self) -> str:
         files = len({row.file for row in self.tensors})

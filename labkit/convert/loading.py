@@ -14,7 +14,7 @@ from jax.sharding import Mesh, Sharding, SingleDeviceSharding
 
 from labkit import lora, models
 from labkit.convert import adapters as pairing
-from labkit.convert import formats, opening, orbax_files
+from labkit.convert import formats, opening, orbax_files, runs
 from labkit.convert.peft import from_peft, read_config
 from labkit.errors import LabError
 from labkit.models import building, sharding
@@ -38,7 +38,7 @@ def load(
     """
     kind = formats.kind_of(path)
     if kind == "orbax":
-        return from_orbax(path, base=base, mesh=mesh, dtype=dtype)
+        return from_orbax(path, base=base, mesh=mesh, dtype=dtype, allow_other_base=allow_other_base)
     if kind != "peft":
         return models.load(path, mesh=mesh, dtype=dtype)
     named = base or read_config(path).get("base_model_name_or_path")
@@ -56,6 +56,7 @@ def from_orbax(
     mesh: Mesh | None = None,
     dtype: Any = None,
     place: Place | None = None,
+    allow_other_base: bool = False,
 ) -> Loaded:
     """The model of an Orbax checkpoint, its adapters unmerged; each device reads its own part alone.
 
@@ -67,6 +68,7 @@ def from_orbax(
         mesh: where the weights go, by the model's own sharding; None is one device.
         dtype: of the weights; None keeps the checkpoint's.
         place: where the weights go instead: given the model without weights, the sharding of each parameter by path.
+        allow_other_base: put a run's adapters on a base that has other weights now.
 
     Raises:
         LabError: no complete checkpoint, arrays that are not those of the model, no word of which model it is.
@@ -81,6 +83,8 @@ def from_orbax(
         loaded = _loaded(_restored(item, weights, spec, dtype, place or _by(mesh)), spec, files)
     else:
         loaded = models.load(_named(path, base or run.get("base")), mesh=mesh, dtype=dtype, place=place)
+        if not allow_other_base:
+            runs.refuse_other_base(str(path), run, loaded.directory, loaded.spec)
     low = opening.adapter_leaves(items, item)
     return dataclasses.replace(loaded, model=_adapted(loaded.model, run, low, str(path))) if low else loaded
 

@@ -18,7 +18,7 @@ from flax import nnx
 
 from labkit import models
 from labkit.convert import adapters as pairing
-from labkit.convert import formats, orbax_files, peft
+from labkit.convert import formats, orbax_files, peft, runs
 from labkit.convert.adapters import Adapters
 from labkit.convert.folders import PROVENANCE, TOKENIZER
 from labkit.convert.sources import Source, of_model, refuse_other_base
@@ -105,6 +105,8 @@ def _orbax(path: str, base: str | Path | None, allow_other_base: bool) -> Source
     adapters = _orbax_adapters(path, low, run, under.spec)
     if not (names or allow_other_base):
         refuse_other_base(path, adapters, under.tensors)
+        assert under.files is not None
+        runs.refuse_other_base(path, run, under.files, under.spec)
     return dataclasses.replace(under, adapters=adapters)
 
 
@@ -132,13 +134,13 @@ def _orbax_weights(path: str, item: epath.Path, names: list[str], named: str | P
     return Source(spec, of_rows(table, {n: known[n].dtype for n in names}, reader), shapes=shapes, files=files)
 
 
-def spec_of(path: str, named: str | Path | None) -> tuple[ModelSpec, Path | None]:
-    """From the configuration beside the checkpoint, else that of the model named."""
-    folder = epath.Path(path)
-    if (folder / "config.json").exists():
-        local = local_copy(folder)
-        spec = models.spec_from_config(local)
-        return dataclasses.replace(spec, name=about(path).get("model", spec.name)), local
+def spec_of(path: str, named: str | Path | None) -> tuple[ModelSpec, Path]:
+    """From the configuration beside the checkpoint, else that of the model named; and the directory that has it."""
+    run = about(path)
+    for place in _around(path):
+        if run.get("model") and (place / PROVENANCE).exists() and (place / "config.json").exists():
+            local = local_copy(place)
+            return dataclasses.replace(models.spec_from_config(local), name=run["model"]), local
     if not named:
         raise LabError(f"{path} does not say of which model it is.", hint="Give the model: base=, --base.")
     directory, known = hub.locate(named)
@@ -154,18 +156,23 @@ def _orbax_adapters(path: str, leaves: Mapping[str, epath.Path], run: Mapping[st
 
 
 def about(path: str | Path) -> dict[str, Any]:
-    """What labkit wrote beside an Orbax checkpoint: base, rank, alpha; empty for a checkpoint of other making."""
-    folder = epath.Path(path)
-    for place in (folder, *list(folder.parents)[:3]):
+    """What labkit wrote beside an Orbax checkpoint: model, base, rank, alpha; empty where it did not make it."""
+    for place in _around(path):
         if (place / PROVENANCE).exists():
             found = _json(place / PROVENANCE)
-            kept = {key: found.get(key) for key in ("model", "base_fingerprint", "arrays_xxh3_128")}
-            return kept | (found.get("adapter") or {})
-        for name in ("run.json", "train/run.json"):
+            if found.get("kind") == "orbax":
+                kept = {key: found.get(key) for key in ("model", "base_fingerprint", "arrays_xxh3_128")}
+                return kept | (found.get("adapter") or {})
+        for name in runs.FILES:
             if (place / name).exists():
-                recipe = _json(place / name).get("recipe", {})
-                return {"base": recipe.get("model")} | {k: recipe[k] for k in ("rank", "alpha") if k in recipe}
+                return runs.about(_json(place / name))
     return {}
+
+
+def _around(path: str | Path) -> list[epath.Path]:
+    """A folder and those that it is in, as far up as labkit's own go."""
+    folder = epath.Path(path)
+    return [folder, *list(folder.parents)[:3]]
 
 
 def _digests(run: Mapping[str, Any], item: epath.Path) -> dict[str, str]:

@@ -24,6 +24,7 @@ _BESIDE = re.compile(
     r"|rotary_emb\."
 )
 _LOADABLE_DTYPES = ("BF16", "F16", "F32")
+_QUANTIZED = ("weight_scale", "weight_scale_inv", "weight_packed", "qweight", "weight.absmax")
 _MAX_SHARDS = 10_000
 _AGAIN = "Download or save the weights again."
 
@@ -188,6 +189,10 @@ def check(directory: str | os.PathLike[str], spec: ModelSpec) -> dict[str, Tenso
     expected = tensor_shapes(spec)
     found: dict[str, TensorInfo] = {}
     for name, info in read_headers(directory).items():
+        if name.endswith(_QUANTIZED):
+            raise LabError(
+                f"{info.file} holds quantized weights: {name}.", hint="labkit loads the unquantized checkpoint."
+            )
         if _BESIDE.search(name) or (name == "lm_head.weight" and spec.tied_embeddings):
             continue
         if canonical(name) not in expected:

@@ -80,6 +80,7 @@ class RunReport(Record):
     merged: str
     seconds: dict[str, float]
     versions: dict[str, str]
+    export: convert.Verification | None = None
 
     def __str__(self) -> str:
         lines = [
@@ -98,6 +99,7 @@ class RunReport(Record):
             "",
             "controls (pass@1): " + ", ".join(f"{name} {share:.1%}" for name, share in self.controls.items()),
             f"training: {self.train}",
+            f"export: {self.export or self.merged}",
             f"report: {self.out}/report.html",
         ]
         return "\n".join(lines)
@@ -215,7 +217,22 @@ def _stages(job: _Job, loaded: Loaded) -> RunReport:
         merged=_export(job, "merged", tuned, loaded),
         seconds=seconds,
         versions=_versions(),
+        export=_verified(job, loaded) if lora.is_injected(tuned) else None,
     )
+
+
+def _verified(job: _Job, loaded: Loaded) -> convert.Verification | None:
+    """The merged export compared with the adapter over its base, tensor by tensor and in what they say.
+
+    Not of QLoRA, whose merged model has the base as nf4 rounded it.
+    """
+    if job.recipe.qlora is not None:
+        return None
+    adapter, merged = job.folder / "adapter", job.folder / "merged"
+    found = job.stage("export", convert.Verification, lambda: convert.verify(adapter, merged, base=loaded.directory))
+    if not found.equal:
+        raise LabError(f"The exports are not one model: {found}.", hint=f"Remove {adapter} and {merged}; run again.")
+    return found
 
 
 def _versions() -> dict[str, str]:
