@@ -1,8 +1,8 @@
 """What lies in HBM while a step runs: the buffers of a scheduled module, from where they are made to their last use.
 
-The module's order is the order in which it runs, so that its text tells which buffers are alive together. A buffer in
-the compiler's own assignment can be a little larger (alignment, fragmentation), and arguments that are overwritten in
-place are counted once, as arguments.
+The module's order is the order in which it runs, so that its text tells which buffers are alive together. The peak
+that the compiler reports (`peak_memory_in_bytes`) is of buffers in HBM and in VMEM together: a moment knows both. What
+it lays out for `temporaries` is larger than what is alive at once, by fragmentation; a program is refused by that.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 
 from labkit.records import Record
 from labkit.rehearse.failures import Buffer
-from labkit.rehearse.hlo import HBM, Instruction, Module, Shape
+from labkit.rehearse.hlo import HBM, VMEM, Instruction, Module, Shape
 
 # Their result lies where an operand lies.
 _IN_PLACE = frozenset("get-tuple-element bitcast dynamic-update-slice add-dependency async-update".split())
@@ -22,12 +22,13 @@ _INDEX = re.compile(r"\bindex=(\d+)")
 _ALIASING = re.compile(r"\{(\d+)\}: \((\d+), \{\}")
 _NOTHING = frozenset("parameter constant partition-id replica-id after-all".split())
 _NESTED = frozenset("while call conditional".split())
-KINDS = ("arguments", "gathered weights", "kept long", "working")
+ON_CHIP = "on chip (VMEM)"
+KINDS = ("arguments", "gathered weights", "kept long", "working")  # in HBM
 
 
 @dataclasses.dataclass(frozen=True)
 class Moment(Record):
-    """HBM of a device while one instruction runs, by kind, in bytes."""
+    """Memory of a device while one instruction runs, by kind, in bytes: `KINDS` in HBM, and `ON_CHIP`."""
 
     instruction: str
     op_name: str
@@ -35,7 +36,12 @@ class Moment(Record):
 
     @property
     def total(self) -> int:
-        """All kinds together."""
+        """All that is in HBM."""
+        return _hbm(self.bytes)
+
+    @property
+    def everywhere(self) -> int:
+        """HBM and VMEM together, as the compiler counts its peak."""
         return sum(self.bytes.values())
 
     def __str__(self) -> str:
@@ -61,59 +67,50 @@ class _Life:
 
 def timeline(module: Module, arguments: int) -> tuple[Moment, ...]:
     """The bytes alive at every instruction of the entry computation; `arguments` are there all the time."""
-    lines = module.computations[module.entry]
-    changes = _changes(lives(lines), len(lines))
-    alive = dict.fromkeys(KINDS, 0) | {"arguments": arguments}
-    moments = []
-    for i, x in enumerate(lines):
-        for kind, size in changes[i].items():
-            alive[kind] += size
-        if x.opcode not in _NOTHING:
-            inner = {"working": alive["working"] + _inner(module, x)} if x.opcode in _NESTED else {}
-            moments.append(Moment(x.name, x.op_name, alive | inner))
-    return tuple(moments)
-
-
-def _changes(some: Iterable[_Life], count: int) -> list[dict[str, int]]:
-    """At each place, how many bytes of each kind come (or go, which shows one place later)."""
-    made: list[dict[str, int]] = [defaultdict(int) for _ in range(count + 2)]
-    for life in some:
-        made[life.first][life.kind] += life.bytes
-        made[life.last + 1][life.kind] -= life.bytes
-    return made
+    return tuple(
+        Moment(x.name, x.op_name, {**alive, "arguments": arguments})
+        for x, alive in _alive(module, module.entry)
+        if x.opcode not in _NOTHING
+    )
 
 
 def largest(module: Module, count: int = 12) -> tuple[Buffer, ...]:
-    """The largest buffers that are alive when most is held."""
-    lines = module.computations[module.entry]
-    every = lives(lines)
-    alive, best, peak = 0, 0, 0
-    changes = _changes(every, len(lines))
-    for i in range(len(lines)):
-        alive += sum(changes[i].values())
-        if alive > peak:
-            best, peak = i, alive
-    there = sorted((x for x in every if x.first <= best <= x.last), key=lambda x: -x.bytes)
+    """The largest buffers in HBM that are alive when most is held there."""
+    in_hbm = [life for life in lives(module.computations[module.entry]) if life.kind != ON_CHIP]
+    held = [_hbm(alive) for _, alive in _alive(module, module.entry)]
+    best = held.index(max(held))
+    there = sorted((x for x in in_hbm if x.first <= best <= x.last), key=lambda x: -x.bytes)
     return tuple(Buffer(x.bytes, x.written, x.maker.op_name or x.maker.name) for x in there[:count])
 
 
-def _inner(module: Module, x: Instruction) -> int:
-    """The most that a loop's body or a branch holds beyond what it is given."""
-    return max((_peak(module, name) for name in x.called), default=0)
-
-
-def _peak(module: Module, name: str) -> int:
+def _alive(module: Module, name: str) -> Iterator[tuple[Instruction, dict[str, int]]]:
+    """Each instruction of a computation with the bytes alive by kind; a loop's or a branch's own are added."""
     lines = module.computations.get(name, ())
-    changes = _changes(lives(lines), len(lines))
-    alive = peak = 0
-    for i, x in enumerate(lines):
-        alive += sum(changes[i].values())
-        peak = max(peak, alive + (_inner(module, x) if x.opcode in _NESTED else 0))
-    return peak
+    changes: list[dict[str, int]] = [defaultdict(int) for _ in range(len(lines) + 1)]
+    for life in lives(lines):
+        changes[life.first][life.kind] += life.bytes
+        changes[life.last + 1][life.kind] -= life.bytes
+    alive = dict.fromkeys((*KINDS, ON_CHIP), 0)
+    for x, change in zip(lines, changes, strict=False):
+        alive = {kind: size + change.get(kind, 0) for kind, size in alive.items()}
+        inner = _inner(module, x)
+        yield x, {kind: size + inner.get(kind, 0) for kind, size in alive.items()}
+
+
+def _inner(module: Module, x: Instruction) -> dict[str, int]:
+    """What the body of a loop or a branch holds beyond what it is given, when it holds most."""
+    if x.opcode not in _NESTED:
+        return {}
+    moments = (alive for name in x.called for _, alive in _alive(module, name))
+    return max(moments, key=_hbm, default={})
+
+
+def _hbm(alive: Mapping[str, int]) -> int:
+    return sum(size for kind, size in alive.items() if kind != ON_CHIP)
 
 
 def lives(lines: tuple[Instruction, ...]) -> list[_Life]:
-    """The HBM buffers that a computation makes, each until the last use of anything that lies in it."""
+    """The buffers that a computation makes, each until the last use of anything that lies in it."""
     place = {x.name: i for i, x in enumerate(lines)}
     within: list[_Parts] = []
     last: dict[_Made, int] = {}
@@ -146,7 +143,7 @@ def _parts(i: int, x: Instruction, given: list[_Parts]) -> _Parts:
     handed = _handed_through(x)
     made: list[frozenset[_Made]] = []
     for j, shape in enumerate(x.shapes):
-        own = frozenset({(i, j)}) if shape.space == HBM and shape.dims else frozenset()
+        own = frozenset({(i, j)}) if shape.space in (HBM, VMEM) and shape.dims else frozenset()
         if j in kept and kept[j] < len(given):
             made.append(frozenset().union(*given[kept[j]]))
         else:
@@ -163,10 +160,12 @@ def _handed_through(x: Instruction) -> range:
 
 def _life(lines: tuple[Instruction, ...], made: _Made, end: int) -> _Life:
     maker, shape = lines[made[0]], lines[made[0]].shapes[made[1]]
-    return _Life(shape.padded_bytes, maker, shape, made[0], end, _kind(maker, made[0], end, len(lines)))
+    return _Life(shape.padded_bytes, maker, shape, made[0], end, _kind(maker, shape, end - made[0], len(lines)))
 
 
-def _kind(maker: Instruction, first: int, last: int, count: int) -> str:
+def _kind(maker: Instruction, shape: Shape, lasts: int, count: int) -> str:
+    if shape.space == VMEM:
+        return ON_CHIP
     if "all-gather" in maker.opcode or "all-gather" in maker.name:
         return "gathered weights"
-    return "kept long" if last - first > count // 10 else "working"
+    return "kept long" if lasts > count // 10 else "working"

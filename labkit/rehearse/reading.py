@@ -57,7 +57,7 @@ def _compiled(job: Job, outcome: dict[str, Any], module: Module) -> Report:
     step = None if exposed is None else compute + exposed
     flops = sum(op.flops for op in done)
     held = _held(outcome["bytes"], of.chip.usable_hbm_bytes_per_device)
-    peak = max(liveness.timeline(module, held["arguments"]), key=lambda moment: moment.total)
+    moments = liveness.timeline(module, held["arguments"])
     return _report(
         job,
         outcome,
@@ -75,7 +75,8 @@ def _compiled(job: Job, outcome: dict[str, Any], module: Module) -> Report:
         cycles_by_kind=costs.by_kind(done),
         top=tuple(sorted(done, key=lambda op: -op.cycles)[:_TOP]),
         largest=liveness.largest(module),
-        liveness_peak=peak.total,
+        hbm_peak=max(moment.total for moment in moments),
+        scheduled_peak=max(moment.everywhere for moment in moments),
         offloads=costs.offloads(module),
     )
 
@@ -107,7 +108,7 @@ def _report(job: Job, outcome: dict[str, Any], **found: Any) -> Report:
     empty: dict[str, Any] = {
         "cycles": 0, "compute_seconds": None, "exposed_seconds": None, "step_seconds": None, "flops": 0.0,
         "hbm_bytes": 0, "tokens_per_second": None, "mfu": None, "hfu": None, "collectives": (), "cycles_by_kind": {},
-        "top": (), "largest": (), "liveness_peak": 0, "offloads": 0, "failure": None, "error": "",
+        "top": (), "largest": (), "hbm_peak": 0, "scheduled_peak": 0, "offloads": 0, "failure": None, "error": "",
     }  # fmt: skip
     told: dict[str, Any] = {
         "model_flops": float(outcome.get("model_flops", 0.0)),

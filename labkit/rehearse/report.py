@@ -28,9 +28,9 @@ class Report(Record):
     Of one step on one device: `cycles`, and `compute_seconds` from them; `exposed_seconds` of collectives that nothing
     hides; `step_seconds` their sum (None where the speed of a link or the clock is not known); `flops` of its matrix
     products, recomputed ones included; `hbm_bytes` read and written. Of all devices: `model_flops`, what the
-    mathematics needs, and `tokens`. `mfu` is model FLOPs in a step's time over the peak in
-    bf16, `hfu` the same with `flops`. `top` are the costliest instructions; `largest` the largest buffers alive at
-    the peak, which is `liveness_peak` by the schedule alone.
+    mathematics needs, and `tokens`. `mfu` is model FLOPs in a step's time over the peak in bf16, `hfu` the same with
+    `flops`. `top` are the costliest instructions; `largest` the largest buffers in HBM at its peak, `hbm_peak`. The
+    compiler's `peak` is of HBM and VMEM together, as is `scheduled_peak`, which is read off the schedule.
     """
 
     job: Job
@@ -52,7 +52,8 @@ class Report(Record):
     cycles_by_kind: dict[str, int]
     top: tuple[Op, ...]
     largest: tuple[Buffer, ...]
-    liveness_peak: int
+    hbm_peak: int
+    scheduled_peak: int
     offloads: int
     failure: OutOfMemory | None
     error: str
