@@ -102,7 +102,8 @@ def _inner(module: Module, x: Instruction) -> dict[str, int]:
     if x.opcode not in _NESTED:
         return {}
     moments = (alive for name in x.called for _, alive in _alive(module, name))
-    return max(moments, key=_hbm, default={})
+    most = max(moments, key=_hbm, default=None)
+    return {"working": _hbm(most), ON_CHIP: most[ON_CHIP]} if most else {}
 
 
 def _hbm(alive: Mapping[str, int]) -> int:
@@ -120,8 +121,13 @@ def lives(lines: tuple[Instruction, ...]) -> list[_Life]:
         for made in frozenset().union(*(part for parts in (*given, within[i]) for part in parts)):
             last[made] = i
     if lines:
-        last |= dict.fromkeys(frozenset().union(*within[-1]), len(lines) - 1)
+        last |= dict.fromkeys({*frozenset().union(*within[-1]), *_reserved(lines)}, len(lines) - 1)
     return [_life(lines, made, end) for made, end in last.items()]
+
+
+def _reserved(lines: tuple[Instruction, ...]) -> Iterator[_Made]:
+    """What is fetched before the program begins has its place to the end: the run before fetches for the next one."""
+    return ((i, 0) for i, x in enumerate(lines) if "cross_program_prefetch_index=" in x.attributes)
 
 
 _Made = tuple[int, int]  # a buffer: the place of the instruction that makes it, and which part of its result it is

@@ -58,13 +58,13 @@ def rehearse(
     Raises:
         LabError: an unknown step or slice, a mesh that does not divide, no libtpu and nothing stored, too slow or big.
     """
-    function = None if isinstance(step, str) else step
+    function, path = None if isinstance(step, str) else step, _name(step)
     given = _arguments(model, recipe, arguments)
     chosen = plan.slice if plan and not slice else slice
     if not chosen:
         raise LabError("No slice is given.", hint="Name one, such as slice='v5p-8'.")
     sizes = _axes(step, chosen, plan, axes, given)
-    job = Job(_name(step), cache.jsonable(given), meshes.topology(chosen).slice, sizes, dict(flags or {}))
+    job = Job(path, cache.jsonable(given), meshes.topology(chosen).slice, sizes, dict(flags or {}))
     name = cache.key(job, pickled(function) if function else b"")
     stored = cache.find(name) if use_cache else None
     if stored:
