@@ -1,6 +1,6 @@
 # `make run` is the main job, `make test` all tests of behaviour, `make lab` the notebooks in JupyterLab.
 # Each makes .venv and installs what the system lacks on first need.
-.PHONY: run test test-all browser lint lab env torch serve-env bench notebooks clean
+.PHONY: run test test-all browser lint lab env torch serve-env bench rehearsals notebooks clean
 
 PY := .venv/bin/python
 OUT ?= out/run
@@ -37,6 +37,9 @@ serve-env: # vLLM for CPUs in .venv-serve, for the tests that ask it
 
 bench: env
 	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(PY) $$script || exit 1; done
+
+rehearsals: env # compiles those of data/rehearsals again, and says what differs
+	$(PY) scripts/make_rehearsals.py
 
 notebooks: env
 	@scripts/system_packages.sh chromium

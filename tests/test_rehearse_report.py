@@ -313,3 +313,35 @@ def test_a_scanned_and_an_unrolled_model_cost_the_same():
     scanned, unrolled = (rehearse.rehearse(layers, slice="v5e-1", axes="dp=1", scan=s) for s in (True, False))
     assert scanned.flops == unrolled.flops == 8 * 2 * 8192 * 4096 * 4096
     assert scanned.cycles == pytest.approx(unrolled.cycles, rel=0.05)
+
+
+def test_a_whole_model_follows_from_shallow_ones():
+    from labkit.rehearse import extrapolation
+
+    for shallow, whole in (([(1, 1), (2, 1), (1, 2)], (50, 10)), ([(4, 0), (5, 0), (5, 1)], (22, 4)),
+                           ([(0, 2), (0, 3)], (0, 28))):  # fmt: skip
+        share = extrapolation.weights(shallow, whole)
+        cost = [7 + 3 * a + 11 * b for a, b in shallow]
+        assert sum(s * c for s, c in zip(share, cost, strict=True)) == pytest.approx(7 + 3 * whole[0] + 11 * whole[1])
+    with pytest.raises(LabError, match="do not follow"):
+        extrapolation.weights([(1, 0), (2, 0)], (5, 1))
+
+
+def test_the_report_opens_its_schedule(kept, tmp_path):
+    assert max(moment.total for moment in kept.memory_timeline()) == kept.hbm_peak
+    assert kept.trace(tmp_path / "step.json").stat().st_size > 0
+    listing = kept.hlo
+    assert [op.cycles for op in listing.ops] == sorted((op.cycles for op in listing.ops), reverse=True)
+    assert "dot_general" in listing._repr_html_() and listing.search("no such thing").ops == ()
+    assert all(op.kind == "convolution" for op in listing.search("convolution").ops)
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_extrapolation_agrees_with_the_whole_model():
+    job = {"seq": 512, "batch": 4, "rank": 8, "axes": "fsdp=4"}
+    whole, parts = (
+        made("lora_sft", "gemma3-270m", "v5e-4", **job) for made in (rehearse.rehearse, rehearse.extrapolate)
+    )
+    assert parts.bytes_per_chip["total"] == pytest.approx(whole.bytes_per_chip["total"], rel=0.05)
+    assert parts.step_seconds == pytest.approx(whole.step_seconds, rel=0.05)

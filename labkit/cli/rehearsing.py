@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from labkit.cli.app import Json, command, show
+from labkit.errors import LabError
 
 
 @command("labkit rehearse --model gemma4-31b --slice v5p-8 --seq 2048 --batch 1 --rank 16 --json")
@@ -25,6 +26,10 @@ def rehearse(
     accumulation: Annotated[int, typer.Option(help="Parts that the batch is computed in.")] = 1,
     loss_chunk: Annotated[int, typer.Option(help="Positions of a row whose logits exist at a time.")] = 512,
     qlora: Annotated[str | None, typer.Option(help="nf4 stores the base in four bits.")] = None,
+    layers: Annotated[str | None, typer.Option(help="6: the first six; 2+1: local and global ones.")] = None,
+    extrapolate: Annotated[
+        bool, typer.Option("--extrapolate", help="Compile a few layers, and reckon the whole model from them.")
+    ] = False,
     cache: Annotated[bool, typer.Option(help="Answer with a stored rehearsal of the same job.")] = True,
     fix: Annotated[bool, typer.Option("--fix", help="If it does not fit, look for the cheapest change.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write the predicted step as a Chrome/Perfetto trace.")] = None,
@@ -36,7 +41,9 @@ def rehearse(
 
     options: dict[str, Any] = {"remat": remat, "accumulation": accumulation, "loss_chunk": loss_chunk}
     options |= {"rank": rank, "targets": targets, "qlora": qlora} if step == "lora_sft" else {}
-    report = room.rehearse(
+    options |= {"layers": _layers(layers)} if layers else {}
+    call = room.extrapolate if extrapolate else room.rehearse
+    report = call(
         step, model, slice, axes=axes, use_cache=cache, timeout=timeout, tell=_say, seq=seq, batch=batch, **options
     )
     if trace is not None:
@@ -49,6 +56,13 @@ def rehearse(
     if not report.compiles:
         print(f"labkit: {report.verdict}", file=sys.stderr)
         raise typer.Exit(1)
+
+
+def _layers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split("+")]
+    except ValueError as error:
+        raise LabError(f"--layers {text} is no count of layers.", hint="Give 6, or 2+1.") from error
 
 
 def _say(stage: str) -> None:

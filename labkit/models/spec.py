@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from labkit.errors import LabError
 from labkit.records import Record
 
 FAMILIES = ("gemma3", "gemma4", "llama3", "qwen3")
@@ -74,6 +75,24 @@ class ModelSpec(Record):
     def layer_hidden_dim(self, layer: int) -> int:
         """Width of this layer's MLP."""
         return (self.shared_hidden_dim or self.hidden_dim) if self.layer_shares_kv(layer) else self.hidden_dim
+
+    def cut(self, layers: int, global_layers: int | None = None) -> ModelSpec:
+        """The same model with fewer layers: its first ones, or so many local ones and then `global_layers`.
+
+        `parameters` is 0: it is not counted. Its use is to compile a part of the model.
+
+        Raises:
+            LabError: more layers than there are, or layers that need others which are cut off.
+        """
+        kinds = self.layer_types[:layers]
+        if global_layers is not None:
+            kinds = ("local",) * layers + ("global",) * global_layers
+        if self.num_kv_shared_layers or not 0 < len(kinds) <= self.num_layers:
+            raise LabError(
+                f"{self.name} cannot be cut to {len(kinds)} of its {self.num_layers} layers.",
+                hint="Give fewer than it has; a model whose layers share keys and values cannot be cut at all.",
+            )
+        return dataclasses.replace(self, num_layers=len(kinds), layer_types=kinds, parameters=0)
 
     def __str__(self) -> str:
         kinds = f"{self.layer_types.count('local')} local + {self.layer_types.count('global')} global layers"

@@ -3,13 +3,14 @@
 from labkit.rehearse.cache import Schedule
 from labkit.rehearse.compiling import compile_in_worker
 from labkit.rehearse.costs import Op
+from labkit.rehearse.extrapolation import extrapolate
 from labkit.rehearse.failures import Buffer, OutOfMemory, diagnose
 from labkit.rehearse.hlo import Instruction, Module, Shape, parse
 from labkit.rehearse.liveness import Moment
 from labkit.rehearse.program import Job, Program
 from labkit.rehearse.rehearsal import STEPS, rehearse, schedule
 from labkit.rehearse.remedies import Fix, Remedy, fix
-from labkit.rehearse.report import Difference, Report, diff
+from labkit.rehearse.report import Difference, Listing, Report, diff
 from labkit.rehearse.timing import Moved
 from labkit.rehearse.trace import write_trace
 from labkit.rehearse.traffic import Collective, collectives
@@ -22,6 +23,7 @@ __all__ = [
     "Fix",
     "Instruction",
     "Job",
+    "Listing",
     "Module",
     "Moment",
     "Moved",
@@ -36,6 +38,7 @@ __all__ = [
     "compile_in_worker",
     "diagnose",
     "diff",
+    "extrapolate",
     "fix",
     "parse",
     "rehearse",

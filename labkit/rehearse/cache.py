@@ -46,10 +46,9 @@ def folder() -> Path:
     return (Path(base) if base else home) / "rehearsals"
 
 
-def key(job: Job, pickled: bytes = b"") -> str:
-    """A name for a job; `pickled` is its function, where that has no importable name."""
-    text = json.dumps(job.to_dict(), sort_keys=True).encode() + pickled
-    return hashlib.sha256(text).hexdigest()[:20]
+def key(job: Job) -> str:
+    """A name for a job; the name of a function without a module has its own digest in it."""
+    return hashlib.sha256(json.dumps(job.to_dict(), sort_keys=True).encode()).hexdigest()[:20]
 
 
 def find(name: str) -> Report | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -58,14 +59,15 @@ def rehearse(
     Raises:
         LabError: an unknown step or slice, a mesh that does not divide, no libtpu and nothing stored, too slow or big.
     """
-    function, path = None if isinstance(step, str) else step, _name(step)
+    function = None if isinstance(step, str) else step
+    path = _name(step)
     given = _arguments(model, recipe, arguments)
     chosen = plan.slice if plan and not slice else slice
     if not chosen:
         raise LabError("No slice is given.", hint="Name one, such as slice='v5p-8'.")
-    sizes = _axes(step, chosen, plan, axes, given)
+    sizes = dict(plan.axes) if plan is not None and axes is None else axes_for(step, chosen, axes, given)
     job = Job(path, cache.jsonable(given), meshes.topology(chosen).slice, sizes, dict(flags or {}))
-    name = cache.key(job, pickled(function) if function else b"")
+    name = cache.key(job)
     stored = cache.find(name) if use_cache else None
     if stored:
         return stored
@@ -78,13 +80,14 @@ def rehearse(
 
 
 def schedule(report: Report) -> cache.Schedule:
-    """The stored schedule of a rehearsal of a named step."""
+    """The stored schedule of a rehearsal: what runs, in order, and what is alive meanwhile."""
     return cache.schedule(cache.key(report.job))
 
 
 def _name(step: str | Callable[..., Any]) -> str:
     if not isinstance(step, str):
-        return f"pickled:{getattr(step, '__name__', type(step).__name__)}"
+        digest = hashlib.sha256(pickled(step)).hexdigest()[:12]
+        return f"pickled:{getattr(step, '__name__', type(step).__name__)}@{digest}"
     if ":" in step:
         return step
     if step not in STEPS:
@@ -101,15 +104,10 @@ def _arguments(model: str | None, recipe: Record | None, arguments: dict[str, An
     return given | named | arguments
 
 
-def _axes(
-    step: str | Callable[..., Any],
-    slice: str,
-    plan: meshes.MeshPlan | None,
-    axes: Mapping[str, int] | str | None,
-    given: dict[str, Any],
+def axes_for(
+    step: str | Callable[..., Any], slice: str, axes: Mapping[str, int] | str | None, given: Mapping[str, Any]
 ) -> dict[str, int]:
-    if plan is not None and axes is None:
-        return dict(plan.axes)
+    """The mesh of a step: what is given, filled up by the planner for a step that it knows."""
     objective = STEPS[step][1] if isinstance(step, str) and step in STEPS else ""
     if not objective:
         if axes is None:

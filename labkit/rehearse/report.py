@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import html
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from labkit.errors import LabError
@@ -12,8 +13,11 @@ from labkit.hardware import GIB
 from labkit.records import Record
 from labkit.rehearse.costs import Op
 from labkit.rehearse.failures import Buffer, OutOfMemory
+from labkit.rehearse.liveness import Moment
 from labkit.rehearse.program import Job
 from labkit.rehearse.timing import Moved
+
+_SHOWN = 40  # rows of a table of instructions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +102,26 @@ class Report(Record):
 
         return figures.memory(self)
 
+    def memory_timeline(self) -> tuple[Moment, ...]:
+        """What is alive at each instruction of the schedule, by kind; `rehearse.figures.film` draws it."""
+        return self._schedule().moments
+
+    @property
+    def hlo(self) -> Listing:
+        """What runs, the costliest first: a table that can be searched."""
+        return Listing(tuple(sorted(self._schedule().ops, key=lambda op: -op.cycles)), self.cycles)
+
+    def trace(self, path: str | Path) -> Path:
+        """Write the predicted step as a trace that ui.perfetto.dev and XProf open."""
+        from labkit.rehearse import trace
+
+        return trace.write_trace(self, Path(path))
+
+    def _schedule(self) -> Any:
+        from labkit.rehearse import rehearsal
+
+        return rehearsal.schedule(require(self))
+
     def __rich__(self) -> Any:
         from rich.console import Group
         from rich.table import Table
@@ -155,6 +179,35 @@ class Report(Record):
 
     def _largest(self) -> list[tuple[str, ...]]:
         return [(f"{b.bytes / 2**20:,.1f}", b.shape, b.op_name or "unnamed") for b in self.largest[:8]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Listing(Record):
+    """Instructions of a step, the costliest first, and the cycles of the whole step."""
+
+    ops: tuple[Op, ...]
+    cycles: int
+
+    def search(self, text: str) -> Listing:
+        """Those whose kind, name or place in the traced function has this text."""
+        return Listing(tuple(op for op in self.ops if text in f"{op.kind} {op.name} {op.op_name}"), self.cycles)
+
+    def __str__(self) -> str:
+        found = sum(op.cycles for op in self.ops)
+        return f"{len(self.ops):,} instructions, {found / max(self.cycles, 1):.1%} of {self.cycles:,} cycles"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in self._row(op)) + "</tr>"
+            for op in self.ops[:_SHOWN]
+        )
+        head = "".join(f"<th>{name}</th>" for name in ("share", "kind", "runs", "GFLOP", "HBM MiB", "of"))
+        return f"<table><caption>{html.escape(str(self))}</caption><tr>{head}</tr>{rows}</table>"
+
+    def _row(self, op: Op) -> tuple[str, ...]:
+        share = f"{op.cycles / max(self.cycles, 1):.2%}"
+        size = (f"{op.flops / 1e9:,.1f}", f"{op.hbm_bytes / 2**20:,.1f}")
+        return (share, op.kind, str(op.runs), *size, op.op_name or op.name)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, cast
 
 import jax
@@ -23,14 +24,21 @@ LORA_FLOPS = 4  # a frozen weight: forward and the gradient of its input, two FL
 FULL_FLOPS = 6  # and the gradient of the weight
 
 
-def lora_sft(mesh: Mesh, *, model: str, seq: int, batch: int, **options: Any) -> Program:
-    """One LoRA update; `options` are fields of `Recipe` (rank, alpha, targets, remat, accumulation, loss_chunk...)."""
-    return _program(mesh, Recipe(**_settings(model, seq, batch, options)))
+def lora_sft(
+    mesh: Mesh, *, model: str, seq: int, batch: int, layers: Sequence[int] | None = None, **options: Any
+) -> Program:
+    """One LoRA update; `options` are fields of `Recipe` (rank, alpha, targets, remat, accumulation, loss_chunk...).
+
+    `layers` cuts the model, as `ModelSpec.cut` does: (6,) are its first six, (2, 1) two local ones and a global one.
+    """
+    return _program(mesh, Recipe(**_settings(model, seq, batch, options)), layers)
 
 
-def full_sft(mesh: Mesh, *, model: str, seq: int, batch: int, **options: Any) -> Program:
+def full_sft(
+    mesh: Mesh, *, model: str, seq: int, batch: int, layers: Sequence[int] | None = None, **options: Any
+) -> Program:
     """One update of all weights."""
-    return _program(mesh, Recipe(**_settings(model, seq, batch, options | {"tuning": "full"})))
+    return _program(mesh, Recipe(**_settings(model, seq, batch, options | {"tuning": "full"})), layers)
 
 
 def _settings(model: str, seq: int, batch: int, options: dict[str, Any]) -> dict[str, Any]:
@@ -38,9 +46,9 @@ def _settings(model: str, seq: int, batch: int, options: dict[str, Any]) -> dict
     return usual | options | {"model": model, "seq_len": seq, "batch_size": batch}
 
 
-def _program(mesh: Mesh, recipe: Recipe) -> Program:
+def _program(mesh: Mesh, recipe: Recipe, layers: Sequence[int] | None = None) -> Program:
     compat.shard_for_topology()
-    model = abstract(recipe, mesh)
+    model = abstract(recipe, mesh, layers)
     trained = nnx.LoRAParam if recipe.tuning == "lora" else nnx.Param
     tx = optimizer(recipe, schedule(recipe))
     graph, weights, rest = nnx.split(model, trained, ...)
@@ -58,9 +66,10 @@ def _program(mesh: Mesh, recipe: Recipe) -> Program:
     return Program(step, (weights, moments, rest, batch_of(recipe, mesh)), (0, 1), tokens, flops)
 
 
-def abstract(recipe: Recipe, mesh: Mesh) -> nnx.Module:
+def abstract(recipe: Recipe, mesh: Mesh, layers: Sequence[int] | None = None) -> nnx.Module:
     """The model of a recipe as shapes with shardings on the mesh: with adapters, and remat set."""
-    spec = models.get(recipe.model)
+    whole = models.get(recipe.model)
+    spec = whole.cut(*layers) if layers else whole
     model = models.abstract(spec, dtype=jnp.dtype(recipe.dtype or "float32"))
     if recipe.tuning == "lora":
         qlora = cast(Any, recipe.qlora)
