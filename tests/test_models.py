@@ -163,6 +163,16 @@ def test_specs_need_no_jax():
 # Configs
 
 
+def test_a_model_is_cut_to_a_part_of_its_layers():
+    whole = models.get("gemma4-31b")
+    assert whole.cut(6).layer_types == whole.layer_types[:6]
+    assert whole.cut(2, 1).layer_types == ("local", "local", "global") and whole.cut(2, 1).num_layers == 3
+    assert whole.cut(60).layer_types == whole.layer_types
+    for layers in ((0,), (60, 1)):
+        with pytest.raises(LabError, match="cannot be cut"):
+            whole.cut(*layers)
+
+
 def test_config_refuses_an_unknown_field():
     with pytest.raises(LabError, match="remat_config"):
         models.config(models.get("tiny-gemma4"), remat_confg=1)

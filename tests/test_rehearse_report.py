@@ -86,6 +86,41 @@ def test_loops_count_as_often_as_they_run():
     assert costs.by_layer(done) == {-1: 52, 3: 100}
 
 
+def test_a_loop_that_names_no_count_runs_to_its_limit():
+    text = MODULE.replace(', backend_config={"known_trip_count":{"n":"3"}}', "").replace(
+        "ROOT %go = pred[]{:T(512)} constant(true)",
+        "%n = s32[]{:T(128)} constant(4)\n  %i = s32[]{:T(128)} get-tuple-element(%t2), index=0\n"
+        "  ROOT %go = pred[]{:T(512)} compare(%i, %n), direction=LT",
+    )
+    assert sum(op.cycles for op in costs.ops(hlo.parse(text))) == 7 + 4 * (10 + 5) + 100
+
+
+@pytest.mark.parametrize(
+    ("line", "flops"),
+    [
+        # x[2048, 5376] by 8 heads of 256, as the compiler writes it: all but one of 8 kernel positions meet padding.
+        ("bf16[2048,8,256] convolution(%a, %b), window={size=8 pad=7_7 rhs_reversal=1}, dim_labels=b0f_0io->b0f",
+         {"a": "bf16[2048,1,5376]", "b": "bf16[8,5376,256]", "flops": 2 * 2048 * 5376 * 8 * 256}),
+        ("bf16[2048,256] convolution(%a, %b), dim_labels=bf_io->bf",
+         {"a": "bf16[2048,5376]", "b": "bf16[5376,256]", "flops": 2 * 2048 * 5376 * 256}),
+        # A stride that leaves out every second position of a one-dimensional convolution.
+        ("f32[1,4,3] convolution(%a, %b), window={size=2 stride=2}, dim_labels=b0f_0io->b0f",
+         {"a": "f32[1,8,5]", "b": "f32[2,5,3]", "flops": 2 * 4 * 2 * 5 * 3}),
+    ],
+)  # fmt: skip
+def test_flops_of_a_convolution_leave_out_padding(line, flops):
+    text = f"""HloModule m, is_scheduled=true
+
+ENTRY %main (a: f32[]) -> f32[] {{
+  %a = {flops["a"]} parameter(0)
+  %b = {flops["b"]} parameter(1)
+  ROOT %c = {line}
+}}
+"""
+    (op,) = costs.ops(hlo.parse(text))
+    assert op.flops == flops["flops"]
+
+
 def test_buffers_live_from_their_maker_to_their_last_use():
     module = hlo.parse(MODULE)
     moments = {m.instruction: m.bytes for m in liveness.timeline(module, 1000)}

@@ -11,6 +11,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
+import numpy as np
+
 from labkit.records import Record
 from labkit.rehearse.hlo import HBM, Instruction, Module
 from labkit.rehearse.traffic import KINDS
@@ -19,6 +21,7 @@ FREE = frozenset("parameter constant tuple get-tuple-element bitcast after-all p
 # What names a fusion: the first of these that it contains.
 _TELLING = ("convolution", "dot", "sort", "scatter", "gather", "dynamic-update-slice", "reduce", "transpose", "copy")
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
+_WINDOW = re.compile(r"window=\{([^}]*)\}")
 _CONTRACTED = re.compile(r"lhs_contracting_dims=\{([0-9,]*)\}")
 _LAYER = re.compile(r"\b(?:layers?|blocks?)[_./](\d+)")
 _OFFLOAD = re.compile(r"\b(?:gather|scatter|all-gather|all-reduce|reduce-scatter|all-to-all)_offload|sparsecore", re.I)
@@ -98,13 +101,42 @@ def _product(x: Instruction, around: dict[str, Instruction]) -> float:
     if x.opcode == "dot":
         left, found = around[x.operands[0]].shapes[0], _CONTRACTED.search(x.attributes)
         summed = math.prod(left.dims[int(i)] for i in found[1].split(",") if i) if found else 1
-    elif x.opcode == "convolution":
-        kernel, labels = around[x.operands[1]].shapes[0], _LABELS.search(x.attributes)
-        outputs = kernel.dims[labels[2].index("o")] if labels else 1
-        summed = math.prod(kernel.dims) // max(outputs, 1)
-    else:
+        return 2.0 * math.prod(x.shapes[0].dims) * summed
+    return _convolution(x, around) if x.opcode == "convolution" else 0.0
+
+
+def _convolution(x: Instruction, around: dict[str, Instruction]) -> float:
+    """2 x rows x features of both sides x the pairs of output and kernel positions that meet an input, not padding.
+
+    The compiler writes products with a head dimension as convolutions over the heads, most of which is padding.
+    """
+    base, kernel = (around[name].shapes[0] for name in x.operands[:2])
+    labels = _LABELS.search(x.attributes)
+    if labels is None:
         return 0.0
-    return 2.0 * math.prod(x.shapes[0].dims) * summed
+    sides = zip(labels.groups(), (base, kernel, x.shapes[0]), strict=True)
+    of_base, of_kernel, of_result = (dict(zip(text, shape.dims, strict=True)) for text, shape in sides)
+    windows = _windows(x.attributes)
+    pairs = math.prod(
+        _meetings(of_base[d], of_result[d], windows[i]) for i, d in enumerate(sorted(c for c in of_base if c.isdigit()))
+    )
+    return 2.0 * of_result["b"] * of_kernel["i"] * of_kernel["o"] * pairs
+
+
+def _windows(attributes: str) -> list[dict[str, str]]:
+    """The window of each spatial dimension: its size, stride, pad and dilations, where they are not the usual ones."""
+    found = _WINDOW.search(attributes)
+    fields = [field.split("=") for field in found[1].split()] if found else []
+    columns = [[(name, value) for value in text.split("x")] for name, text in fields]
+    return [dict(row) for row in zip(*columns, strict=True)]
+
+
+def _meetings(size: int, outputs: int, window: dict[str, str]) -> int:
+    """How many pairs of output and kernel position lie on an input."""
+    stride, low = int(window.get("stride", 1)), int(window.get("pad", "0_0").split("_")[0])
+    spread, apart = int(window.get("lhs_dilate", 1)), int(window.get("rhs_dilate", 1))
+    at = np.arange(outputs)[:, None] * stride + np.arange(int(window["size"])) * apart - low
+    return int(((at >= 0) & (at <= (size - 1) * spread) & (at % spread == 0)).sum())
 
 
 def hbm_bytes(x: Instruction, around: dict[str, Instruction]) -> int:

@@ -16,6 +16,7 @@ DTYPE_BITS = {
     "bf16": 16, "f16": 16, "f32": 32, "f64": 64, "f4e2m1fn": 4, "f8e4m3fn": 8, "f8e5m2": 8, "f8e4m3b11fnuz": 8,
     "f8e4m3fnuz": 8, "f8e5m2fnuz": 8, "f8e4m3": 8, "f8e3m4": 8, "f8e8m0fnu": 8, "c64": 64, "token": 0, "opaque": 0,
 }  # fmt: skip
+_SCALAR = 24  # characters: longer literals are tables
 HBM, VMEM = 0, 1  # memory spaces of a layout, S(n); the others hold semaphores and scalars
 _ARRAY = re.compile(r"([a-z]+[0-9a-z]*)\[([0-9,<=]*)\](?:\{([^{}]*)\})?")
 _TILE = re.compile(r"T((?:\([0-9,*]+\))+)")
@@ -28,6 +29,7 @@ _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _CALLED = re.compile(
     r"(?:calls|to_apply|body|condition|called_computations|branch_computations)=\{?((?:%[^\s,{}]+,? ?)+)"
 )
+_CONDITION = re.compile(r"condition=%?([^\s,]+)")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 
 
@@ -66,7 +68,10 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One line: `name = shapes opcode(operands), attributes`. `cycles` is None where the compiler gives none."""
+    """One line: `name = shapes opcode(operands), attributes`. `cycles` is None where the compiler gives none.
+
+    `literal` is the value of a scalar constant.
+    """
 
     name: str
     opcode: str
@@ -74,6 +79,7 @@ class Instruction:
     operands: tuple[str, ...]
     attributes: str
     root: bool
+    literal: str = ""
 
     @property
     def cycles(self) -> int | None:
@@ -99,12 +105,6 @@ class Instruction:
         )
 
     @property
-    def trips(self) -> int:
-        """How often a while loop runs its body, where the compiler knows; else 1."""
-        found = _TRIPS.search(self.attributes)
-        return int(found[1]) if found else 1
-
-    @property
     def bytes(self) -> int:
         """Logical bytes of the whole result."""
         return sum(shape.bytes for shape in self.shapes)
@@ -123,6 +123,25 @@ class Module:
         """The entry's instructions by name."""
         return {x.name: x for x in self.computations[self.entry]}
 
+    def trips(self, loop: Instruction) -> int:
+        """How often a while loop runs its body: what the compiler says, else what its condition counts up to from 0.
+
+        1 if neither tells.
+        """
+        known, condition = _TRIPS.search(loop.attributes), _CONDITION.search(loop.attributes)
+        if known or not condition:
+            return int(known[1]) if known else 1
+        lines = list(self._with_fused(condition[1]))
+        limits = {x.literal for x in lines if x.opcode == "constant" and x.literal.isdigit()}
+        counts = any(x.opcode == "compare" and "direction=LT" in x.attributes for x in lines)
+        return int(limits.pop()) if counts and len(limits) == 1 else 1
+
+    def _with_fused(self, computation: str) -> Iterator[Instruction]:
+        for x in self.computations.get(computation, ()):
+            yield x
+            for name in x.called if x.opcode == "fusion" else ():
+                yield from self._with_fused(name)
+
     def walk(self, computation: str | None = None, times: int = 1) -> Iterator[tuple[Instruction, int]]:
         """The instructions that run on the core in order, with how often: loop bodies, calls and branches unfolded.
 
@@ -132,7 +151,7 @@ class Module:
             yield x, times
             if x.opcode == "while":
                 for name in x.called:
-                    yield from self.walk(name, times * x.trips)
+                    yield from self.walk(name, times * self.trips(x))
             elif x.opcode in ("call", "conditional", "async-start"):
                 for name in x.called:
                     yield from self.walk(name, times)
@@ -171,8 +190,10 @@ def _instruction(name: str, rest: str, root: bool) -> Instruction:
         raise LabError(
             f"HLO instruction {name} could not be read: {rest[:80]!r}.", hint="A newer compiler may write it."
         )
-    operands = re.findall(r"%([^\s,()]+)", rest[opening + 1 : closing])
-    return Instruction(name, rest[end:opening].strip(), shapes(rest[:end]), tuple(operands), rest[closing + 1 :], root)
+    opcode, given = rest[end:opening].strip(), rest[opening + 1 : closing]
+    operands = tuple(re.findall(r"%([^\s,()]+)", given)) if opcode != "constant" else ()
+    literal = given if opcode == "constant" and len(given) < _SCALAR else ""
+    return Instruction(name, opcode, shapes(rest[:end]), operands, rest[closing + 1 :], root, literal)
 
 
 @functools.cache
