@@ -10,7 +10,7 @@ from labkit.exercises.frame import Choice, Coding, Exercise, Number, Outcome, Th
 __all__ = ["LABS", "Choice", "Coding", "Exercise", "Number", "Outcome", "Thought", "Wrong", "get", "names"]
 
 # The first part of an exercise's name -> the module that holds it.
-LABS = {"start": "start_here", "mesh": "mesh_setup", "lora": "lora_sft"}
+LABS = {"start": "start_here", "mesh": "mesh_setup", "rehearse": "rehearsal", "lora": "lora_sft"}
 
 
 def get(name: str) -> Exercise:

@@ -1,0 +1,5 @@
+"""The five exercises of the rehearsal lab, one module each."""
+
+from labkit.exercises.rehearsal import buckets, chunked, diagnosis, remedy, utilisation
+
+EXERCISES = tuple(module.EXERCISE for module in (utilisation, diagnosis, chunked, remedy, buckets))
