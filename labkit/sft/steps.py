@@ -98,7 +98,8 @@ def _sharded_like(moments: Any, weights: nnx.State, mesh: Mesh) -> Any:
 
     def place(path: Any, leaf: Any) -> Any:
         names = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", "")))) for key in path]
-        own = [s for name, s in shardings.items() if ".".join(names).find(name) >= 0]
+        written = ".".join(names)
+        own = [s for name, s in shardings.items() if name in written]
         return _with_sharding(leaf, own[0] if own else everywhere)
 
     return jax.tree_util.tree_map_with_path(place, moments)
