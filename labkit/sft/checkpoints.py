@@ -58,7 +58,8 @@ def claim(out: Path, run: Run) -> None:
     found = Run.from_json(mark.read_text(encoding="utf-8"))
     same = (found.recipe.hash(), found.model, found.data) == (run.recipe.hash(), run.model, run.data)
     if not same:
-        raise LabError(f"{out} holds another run. {_difference(found, run)}", hint="Choose another folder.")
+        hint = f"Choose another folder, or remove {out} if nothing of it is needed."
+        raise LabError(f"{out} holds another run. {_difference(found, run)}", hint=hint)
 
 
 def _difference(found: Run, run: Run) -> str:

@@ -118,7 +118,7 @@ base = models.load("tiny-gemma4")
 chat = [{"role": "user", "content": problem.spec}]
 prompt = base.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
 text = evaluate.generate(base.model, base.tokenizer, [prompt], max_new_tokens=160)[0].text
-print(text[:600])
+print(text[:600] or "(nothing: it stops at once)")
 
 # %% [markdown]
 # Now we take the module out of the text, if there is one, and the judge compiles it with Icarus Verilog and runs the

@@ -148,8 +148,7 @@ def _clash(body: str, names: Names) -> bool:
 
 def _spec(rng: Random, says: list[str], ports: list[Port], names: Names, top: str, unseen: bool) -> str:
     behaviour = says[-1] if unseen else rng.choice(says[:-1])
-    first = opening(rng, top, unseen and rng.random() < 0.5)
-    listed = port_list(rng, ports, names, unseen and rng.random() < 0.25)
+    first, listed = opening(rng, top, unseen), port_list(rng, ports, names, unseen)
     parts = [first, behaviour, listed] if rng.random() < 0.2 else [first, listed, behaviour]
     return re.sub(r"\n +", "\n", " ".join(parts)).strip()
 
