@@ -61,7 +61,7 @@ def exported(tmp_path_factory):
 
 @families("gemma4")
 def test_base_merged_and_unmerged_pass_the_gates(exported, name):
-    tokens = tokens_of(spec_of(name), (4, 48))
+    tokens = tokens_of(spec_of(name), (16, 96))  # of few tokens the largest difference is a matter of luck
     base, tuned = (logits(x.model, tokens) for x in (convert.from_hf(source(name)), adapted(name)))
     assert gates(base, source(name), tokens) == []
     assert gates(tuned, exported(name) / "merged", tokens) == []
