@@ -179,7 +179,8 @@ class _Job:
 def _stages(job: _Job, loaded: Loaded) -> RunReport:
     seen = verilog.problems("test_seen", job.problems, seed=job.seed)
     new = verilog.problems("test_unseen", job.unseen, seed=job.seed)
-    shots = verilog.problems("train", _SHOTS, seed=job.seed + 1)
+    drawn = verilog.problems("train", 4 * _SHOTS, seed=job.seed + 1)
+    shots = sorted(drawn, key=lambda p: len(p.spec) + len(p.reference))[:_SHOTS]  # three long ones leave no room
 
     def ask(name: str, model: nnx.Module, tasks: Sequence[Problem], **options: Any) -> EvalResult:
         return job.stage(
