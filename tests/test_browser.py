@@ -68,19 +68,18 @@ def test_another_axis_moves_the_parts(page):
     assert page.drawn(cell) == 1
 
 
-def test_where_no_kernel_runs_a_widget_is_a_picture(tmp_path):
+def test_where_no_kernel_runs_a_widget_is_a_picture(page, tmp_path):
     notebook = nbformat.read(NOTEBOOKS / "01_mesh_setup.ipynb", as_version=4)
     notebook.metadata.pop("widgets")  # as on GitHub
     for output in (o for cell in notebook.cells for o in cell.get("outputs", [])):
         output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
     (tmp_path / "page.html").write_text(HTMLExporter(mathjax_url="").from_notebook_node(notebook)[0])
-    with jupyterlab.browser() as chromium:
-        tab = chromium.new_page()
-        tab.goto((tmp_path / "page.html").as_uri(), wait_until="domcontentloaded")
-        explorer = tab.locator(".jp-Cell", has_text="widgets.mesh_explorer(")
-        assert "Why not otherwise" in explorer.inner_text()
-        assert explorer.locator("img").count() >= 3
-        assert all(explorer.locator("img").nth(i).evaluate("e => e.naturalWidth") > 300 for i in range(3))
+    tab = page.page.context.browser.new_page()
+    tab.goto((tmp_path / "page.html").as_uri(), wait_until="domcontentloaded")
+    explorer = tab.locator(".jp-Cell", has_text="widgets.mesh_explorer(")
+    assert "Why not otherwise" in explorer.inner_text()
+    assert explorer.locator("img").count() >= 3
+    assert all(explorer.locator("img").nth(i).evaluate("e => e.naturalWidth") > 300 for i in range(3))
 
 
 def test_nothing_is_asked_of_other_machines_and_no_script_fails(page):
