@@ -672,4 +672,4 @@ def test_the_explorer_shows_what_the_planner_says(explorer):
 
 def test_the_explorer_answers_within_100_ms(explorer):
     ranks = iter((1, 4, 8, 32, 64))
-    assert cpu_seconds(lambda: explorer.set(rank=next(ranks))) < 0.15  # 100 ms on an idle core: benchmarks/plan_speed.py
+    assert cpu_seconds(lambda: explorer.set(rank=next(ranks))) < 0.15  # 100 ms idle: benchmarks/plan_speed
