@@ -20,7 +20,6 @@ from labkit.convert import formats, orbax_files, shards
 from labkit.convert.beside import Beside
 from labkit.convert.folders import PROVENANCE, new_folder, provenance, to_json
 from labkit.convert.loading import load
-from labkit.convert.memory import peak_rss
 from labkit.convert.opening import Given, about
 from labkit.convert.result import Conversion
 from labkit.convert.sources import of_model
@@ -75,8 +74,7 @@ def to_orbax(
     else:
         _save_shared(epath.Path(out), beside, loaded, said, trees)
     arrays = [x for tree in trees.values() for x in jax.tree.leaves(tree)]
-    size = sum(x.nbytes for x in arrays)
-    return Conversion(str(out), len(arrays), size, time.monotonic() - begun, peak_rss(), verified=True)
+    return Conversion.finished(out, [x.nbytes for x in arrays], begun)
 
 
 def _live(

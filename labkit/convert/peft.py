@@ -20,7 +20,6 @@ from labkit.convert import adapters as pairing
 from labkit.convert import shards
 from labkit.convert.adapters import Adapters, Pair
 from labkit.convert.folders import new_folder, read_provenance, write_json, write_provenance
-from labkit.convert.memory import peak_rss
 from labkit.convert.result import Conversion
 from labkit.convert.sources import Source, fingerprint, of_model, refuse_other_base
 from labkit.errors import LabError
@@ -69,8 +68,7 @@ def write(source: Source, out: str | Path, *, base: str, allow_nonfinite: bool =
         trained_on = adapters.base or fingerprint(source.tensors)
         about = {"base": base, "base_fingerprint": trained_on, "tensors_xxh3_128": shards.digest(digests)}
         write_provenance(folder, "adapter", spec.name, about)
-    size = sum(value.nbytes for value in tensors.values())
-    return Conversion(str(out), len(tensors), size, time.monotonic() - begun, peak_rss(), verified=True)
+    return Conversion.finished(out, [value.nbytes for value in tensors.values()], begun)
 
 
 def from_peft(

@@ -23,7 +23,6 @@ from labkit.convert import adapters as pairing
 from labkit.convert import probing, shards
 from labkit.convert.beside import Beside
 from labkit.convert.folders import new_folder, write_provenance
-from labkit.convert.memory import peak_rss
 from labkit.convert.merging import Merger
 from labkit.convert.opening import Given, open_source
 from labkit.convert.result import Conversion
@@ -126,17 +125,21 @@ def quantize(
         shards.check(folder, digests)
         beside.write(folder, found.spec, job.dtype.name, extra={"quantization_config": _config(scheme, job.ignored())})
         write_provenance(folder, f"model-{scheme}", found.spec.name, {"source": dict(found.about)})
-    size = sum(tensor.nbytes for tensor in job.plan())
-    done = Conversion(str(out), len(job.plan()), size, time.monotonic() - begun, peak_rss(), verified=True)
-    gap = _said(found, job) if probe else None
+    done = Conversion.finished(out, [tensor.nbytes for tensor in job.plan()], begun)
+    return _quantization(job, done, _said(found, job) if probe else None)
+
+
+def _quantization(job: _Job, done: Conversion, gap: probing.Gap | None) -> Quantization:
+    def relative(squares: float, weights: float) -> float:
+        return float(np.sqrt(squares / max(weights, 1e-30)))
+
+    sums = job.sums.values()
     return Quantization(
-        scheme=scheme,
+        scheme=job.scheme,
         conversion=done,
-        error=float(np.sqrt(sum(x[0] for x in job.sums.values()) / max(sum(x[1] for x in job.sums.values()), 1e-30))),
-        linears=tuple(
-            QuantizedLinear(name, float(np.sqrt(x[0] / max(x[1], 1e-30))), x[2]) for name, x in job.sums.items()
-        ),
-        bytes_before=sum(tensor.nbytes for tensor in found.tensors.values()),
+        error=relative(sum(x[0] for x in sums), sum(x[1] for x in sums)),
+        linears=tuple(QuantizedLinear(name, relative(x[0], x[1]), x[2]) for name, x in job.sums.items()),
+        bytes_before=sum(tensor.nbytes for tensor in job.source.tensors.values()),
         max_logit_difference=gap.max_difference if gap else None,
         mean_logit_difference=gap.mean_difference if gap else None,
         argmax_agreement=gap.argmax_agreement if gap else None,

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
 
+from labkit.convert.memory import peak_rss
 from labkit.convert.merging import MergeReport
 from labkit.records import Record
 
@@ -23,6 +28,12 @@ class Conversion(Record):
     peak_rss_bytes: int
     verified: bool
     merge: MergeReport | None = None
+
+    @classmethod
+    def finished(cls, out: str | Path, sizes: Collection[int], begun: float, merge: MergeReport | None = None) -> Self:
+        """Of what has been written and read again: the bytes of each tensor, and when `time.monotonic` saw it begin."""
+        seconds = time.monotonic() - begun
+        return cls(str(out), len(sizes), sum(sizes), seconds, peak_rss(), verified=True, merge=merge)
 
     def __str__(self) -> str:
         checked = "verified" if self.verified else "not verified"

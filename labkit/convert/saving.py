@@ -16,7 +16,6 @@ from labkit.convert import peft, shards
 from labkit.convert.adapters import Adapters
 from labkit.convert.beside import Beside
 from labkit.convert.folders import new_folder, write_provenance
-from labkit.convert.memory import peak_rss
 from labkit.convert.merging import SWALLOWED, Merger, MergeReport
 from labkit.convert.opening import Given, open_source
 from labkit.convert.result import Conversion
@@ -73,10 +72,9 @@ def to_hf(
         beside.write(folder, found.spec, plan[0].dtype.name, tokenizer)
         said = {"source": dict(found.about) or beside.about(), "adapter": about_adapters(found.adapters)}
         write_provenance(folder, "model", found.spec.name, said | _made(digests) | (provenance or {}))
-    size = sum(tensor.nbytes for tensor in plan)
     report = merger.report()
     _warn(report)
-    return Conversion(str(out), len(plan), size, time.monotonic() - begun, peak_rss(), verified=True, merge=report)
+    return Conversion.finished(out, [tensor.nbytes for tensor in plan], begun, report)
 
 
 def _produce(tensors: Mapping[str, Tensor], merger: Merger, allow_nonfinite: bool, name: str) -> Iterator[np.ndarray]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import html
 import inspect
 import textwrap
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -66,7 +67,7 @@ class Wrong:
 
 
 @dataclass(frozen=True)
-class Exercise:
+class Exercise(ABC):
     """What all kinds share. `minutes` is what a reader may spend before looking at the solution."""
 
     name: str
@@ -90,16 +91,17 @@ class Exercise:
             raise LabError(f"{self.name} has hints 1 to {len(self.hints)}, not {number}.", hint="Then: solution().")
         return Text(f"**Hint {number} of {len(self.hints)}.** {self.hints[number - 1]}")
 
+    @abstractmethod
     def solution(self) -> Text:
         """The solution that the tests run, with its reason."""
-        raise NotImplementedError
 
+    @abstractmethod
     def solved(self) -> Any:
         """The answer that `solution` shows, as a value that `check` accepts."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _judge(self, answer: Any) -> Outcome:
-        raise NotImplementedError
+        """The outcome for an answer that is one."""
 
     def __str__(self) -> str:
         return f"{self.name} ({self.kind}, {self.minutes} min): {self.title}\n\n{_plain(self.question)}"

@@ -60,13 +60,7 @@ def rehearse(
         LabError: an unknown step or slice, a mesh that does not divide, no libtpu and nothing stored, too slow or big.
     """
     function = None if isinstance(step, str) else step
-    path = _name(step)
-    given = _arguments(model, recipe, arguments)
-    chosen = plan.slice if plan and not slice else slice
-    if not chosen:
-        raise LabError("No slice is given.", hint="Name one, such as slice='v5p-8'.")
-    sizes = dict(plan.axes) if plan is not None and axes is None else axes_for(step, chosen, axes, given)
-    job = Job(path, cache.jsonable(given), meshes.topology(chosen).slice, sizes, dict(flags or {}))
+    job = _job(step, slice, plan, axes, _arguments(model, recipe, arguments), dict(flags or {}))
     name = cache.key(job)
     stored = cache.find(name) if use_cache else None
     if stored:
@@ -77,6 +71,21 @@ def rehearse(
     )  # fmt: skip
     cache.keep(name, report, schedule)
     return report
+
+
+def _job(
+    step: str | Callable[..., Any],
+    slice: str,
+    plan: meshes.MeshPlan | None,
+    axes: Mapping[str, int] | str | None,
+    given: dict[str, Any],
+    flags: dict[str, str],
+) -> Job:
+    path, chosen = _name(step), slice or (plan.slice if plan else "")
+    if not chosen:
+        raise LabError("No slice is given.", hint="Name one, such as slice='v5p-8'.")
+    sizes = dict(plan.axes) if plan is not None and axes is None else axes_for(step, chosen, axes, given)
+    return Job(path, cache.jsonable(given), meshes.topology(chosen).slice, sizes, flags)
 
 
 def schedule(report: Report) -> cache.Schedule:

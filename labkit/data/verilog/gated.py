@@ -133,6 +133,7 @@ def listed(names: list[str]) -> str:
 
 
 def bitwise(op: str, words: list[int]) -> int:
+    """All words joined bit by bit by "and", "or" or "xor"."""
     return reduce({"and": int.__and__, "or": int.__or__, "xor": int.__xor__}[op], words)
 
 
@@ -162,4 +163,5 @@ def ones(word: int) -> int:
 
 
 def one_hot_words(width: int, role: str) -> list[dict[str, int]]:
+    """Inputs of a testbench: nothing set, then each bit of the port `role` alone; at most 24."""
     return [{role: word} for word in (0, *(1 << i for i in range(width)))][:24]
