@@ -137,6 +137,20 @@ endmodule
 """
 
 
+def test_the_job_sees_the_whole_installation_of_its_programs(tmp_path):
+    """Of a Homebrew keg that is the folder of all kegs, where its libraries are; of others what is above bin."""
+    keg = tmp_path / "brew" / "Cellar" / "icarus-verilog" / "12" / "bin" / "iverilog"
+    plain = tmp_path / "opt" / "iverilog" / "bin" / "iverilog"
+    for program in (keg, plain):
+        program.parent.mkdir(parents=True)
+        program.touch()
+    linked = tmp_path / "brew" / "bin" / "iverilog"
+    linked.parent.mkdir()
+    linked.symlink_to(keg)
+    assert sandbox._prefix(str(linked)) == str(tmp_path / "brew")
+    assert sandbox._prefix(str(plain)) == str(tmp_path / "opt" / "iverilog")
+
+
 @pytest.fixture(scope="module")
 def box():
     with sandbox.Sandbox() as opened:

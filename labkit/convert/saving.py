@@ -72,9 +72,7 @@ def to_hf(
         beside.write(folder, found.spec, plan[0].dtype.name, tokenizer)
         said = {"source": dict(found.about) or beside.about(), "adapter": about_adapters(found.adapters)}
         write_provenance(folder, "model", found.spec.name, said | _made(digests) | (provenance or {}))
-    report = merger.report()
-    _warn(report)
-    return Conversion.finished(out, [tensor.nbytes for tensor in plan], begun, report)
+    return Conversion.finished(out, [tensor.nbytes for tensor in plan], begun, _reported(merger))
 
 
 def _produce(tensors: Mapping[str, Tensor], merger: Merger, allow_nonfinite: bool, name: str) -> Iterator[np.ndarray]:
@@ -104,13 +102,16 @@ def about_adapters(adapters: Adapters | None) -> dict[str, Any] | None:
     }
 
 
-def _warn(report: MergeReport | None) -> None:
+def _reported(merger: Merger) -> MergeReport | None:
+    """What rounding did, with a warning where it ate a share of the adapters."""
+    report = merger.report()
     if report is not None and report.swallowed > SWALLOWED:
         warnings.warn(
             f"Rounding to {report.dtype} swallowed {report.swallowed:.0%} of the adapters' change (most in "
             f"{report.worst.name}). Write float32, or serve the adapter unmerged.",
             stacklevel=3,
         )
+    return report
 
 
 def to_peft(

@@ -6,7 +6,7 @@ import importlib.metadata
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from flax import nnx
 
@@ -14,7 +14,7 @@ from labkit.data.problems import Problem
 from labkit.errors import LabError
 from labkit.evaluate import controls, result
 from labkit.evaluate.extraction import Mode, extract_module
-from labkit.evaluate.sampling import generate
+from labkit.evaluate.sampling import Sampling, generate
 from labkit.evaluate.sandbox import Sandbox, in_parallel, program, protections
 from labkit.evaluate.verdict import Verdict, judge
 from labkit.progress import Progress
@@ -30,78 +30,56 @@ def evaluate(
     *,
     name: str = "model",
     samples: int = 1,
-    temperature: float = 0.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    seed: int = 0,
     prompt: controls.PromptBuilder = controls.question,
     judged_by: OwnJudge | None = None,
     mode: Mode = "generous",
-    max_new_tokens: int = 256,
-    batch_size: int = 64,
     workers: int | None = None,
+    **sampling: Unpack[Sampling],
 ) -> result.EvalResult:
     """Answers of a model to problems, judged by simulation; independent of the order of problems and of cores.
 
     Args:
-        model: a Tunix model.
-        tokenizer: its Transformers tokenizer.
+        model, tokenizer: a Tunix model and its Transformers tokenizer.
         problems: what to answer.
         name: how the result calls the model.
         samples: answers to each problem; more than one needs a temperature.
-        temperature: 0 is greedy; `top_k` and `top_p` as in `generate`.
-        seed: of the sampling.
         prompt: makes a prompt of a problem (`labkit.evaluate.controls` has the controls).
         judged_by: a judge of your own, from problem and answer to a `Verdict` or a bool; it needs no iverilog.
         mode: "generous" takes the first module out of any text, "strict" wants nothing else, and a model that stops.
-        max_new_tokens: longest answer.
-        batch_size: prompts that are answered at a time.
         workers: judges at a time; None is one a core.
+        sampling: as in `generate`: temperature (0, the default, is greedy), seed, max_new_tokens, batch_size, ...
 
     Raises:
         LabError: no problems, several greedy samples, prompts longer than the model's window, no iverilog.
     """
+    _check(problems, samples, sampling.get("temperature", 0.0), judged_by)
+    begun = time.monotonic()
+    prompts = [prompt(problem, tokenizer) for problem in problems for _ in range(samples)]
+    with Progress(f"{name}: answering", len(prompts)) as bar:
+        written = generate(model, tokenizer, [p.text for p in prompts], progress=bar.at, **sampling)
+    answered = time.monotonic()
+    texts = [(p.opening + w.text, w.stopped) for p, w in zip(prompts, written, strict=True)]
+    answers = _judge_all([(problems[i // samples], *t) for i, t in enumerate(texts)], judged_by, mode, workers, name)
+    return result.collect(
+        name, _rows(problems, answers, samples), samples=samples, temperature=sampling.get("temperature", 0.0),
+        seed=sampling.get("seed", 0), generation_seconds=answered - begun, judge_seconds=time.monotonic() - answered,
+        tokens=sum(w.tokens for w in written), protections=protections() if judged_by is None else None,
+        versions={library: importlib.metadata.version(library) for library in _LIBRARIES},
+    )  # fmt: skip
+
+
+def _rows(problems: Sequence[Problem], answers: list[result.Answer], samples: int) -> list[result.Row]:
+    parts = (tuple(answers[i : i + samples]) for i in range(0, len(answers), samples))
+    return [result.Row(p.id, p.family, p.wording, part) for p, part in zip(problems, parts, strict=True)]
+
+
+def _check(problems: Sequence[Problem], samples: int, temperature: float, judged_by: OwnJudge | None) -> None:
     if not problems:
         raise LabError("There are no problems to evaluate.", hint="Give at least one.")
     if samples > 1 and temperature <= 0:
         raise LabError(f"{samples} greedy samples would all be the same.", hint="Set temperature, such as 0.8.")
     if judged_by is None:
         program("iverilog")  # before minutes are spent on answers that nobody could judge
-    prompts = [prompt(problem, tokenizer) for problem in problems for _ in range(samples)]
-    begun = time.monotonic()
-    with Progress(f"{name}: answering", len(prompts)) as bar:
-        written = generate(
-            model,
-            tokenizer,
-            [p.text for p in prompts],
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            seed=seed,
-            batch_size=batch_size,
-            progress=bar.at,
-        )
-    answered = time.monotonic()
-    texts = [p.opening + w.text for p, w in zip(prompts, written, strict=True)]
-    tasks = [(problems[i // samples], text, w.stopped) for i, (text, w) in enumerate(zip(texts, written, strict=True))]
-    answers = _judge_all(tasks, judged_by, mode, workers, name)
-    rows = [
-        result.Row(p.id, p.family, p.wording, tuple(answers[i * samples : (i + 1) * samples]))
-        for i, p in enumerate(problems)
-    ]
-    return result.collect(
-        name,
-        rows,
-        samples=samples,
-        temperature=temperature,
-        seed=seed,
-        generation_seconds=answered - begun,
-        judge_seconds=time.monotonic() - answered,
-        tokens=sum(w.tokens for w in written),
-        protections=protections() if judged_by is None else None,
-        versions={library: importlib.metadata.version(library) for library in _LIBRARIES},
-    )
 
 
 def evaluate_named(

@@ -31,7 +31,7 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
 NOBODY = 65534
 ROOT = "/sys"  # hidden under the job's own root: exists on every Linux, and holds no program that a job could need
-SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store", "/home/linuxbrew/.linuxbrew")
+SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store")
 
 # Made here and not in each job, whose process would look the functions up anew.
 _LIBC = ctypes.CDLL(None, use_errno=True)

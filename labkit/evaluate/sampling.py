@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,17 @@ class Drawing:
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+
+
+class Sampling(TypedDict, total=False):
+    """How answers are drawn: keywords of `generate`, with its defaults."""
+
+    max_new_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+    batch_size: int
 
 
 def generate(
@@ -82,19 +93,31 @@ def generate(
     adapter = _Adapter(tokenizer)
     starts = [_encode(adapter, prompt, tokenizer, max_new_tokens) for prompt in prompts]
     make = functools.partial(_sampler, model, adapter, Drawing(temperature, top_k, top_p), stop_ids(tokenizer))
-    answers: list[list[int]] = [[] for _ in prompts]
-    unfinished, keys = list(range(len(prompts))), _keys(prompts, seed)
-    done, steps = 0, _ROUND
-    while unfinished and done < max_new_tokens:
-        steps = min(steps, max_new_tokens - done)
+    answers = _answers(make, starts, _keys(prompts, seed), max_new_tokens, batch_size, progress)
+    texts = tokenizer.batch_decode(answers, skip_special_tokens=True)
+    return [Completion(t, len(a), len(a) < max_new_tokens) for t, a in zip(texts, answers, strict=True)]
+
+
+def _answers(
+    make: Callable[[int], _Draw],
+    starts: list[list[int]],
+    keys: UInt32[Array, "N 2"],
+    most: int,
+    batch_size: int,
+    progress: Callable[[int], object],
+) -> list[list[int]]:
+    """The tokens of each answer: in rounds, each twice as long as the one before, of those that have not stopped."""
+    answers: list[list[int]] = [[] for _ in starts]
+    unfinished, done, steps = list(range(len(starts))), 0, _ROUND
+    while unfinished and done < most:
+        steps = min(steps, most - done)
         for i, ids in _one_round(make, {i: starts[i] + answers[i] for i in unfinished}, keys, steps, batch_size):
             answers[i] += ids
         done, steps = done + steps, 2 * steps
         unfinished = [i for i in unfinished if len(answers[i]) == done]
-        progress(len(prompts) - len(unfinished))
-    progress(len(prompts))
-    texts = tokenizer.batch_decode(answers, skip_special_tokens=True)
-    return [Completion(t, len(a), len(a) < max_new_tokens) for t, a in zip(texts, answers, strict=True)]
+        progress(len(starts) - len(unfinished))
+    progress(len(starts))
+    return answers
 
 
 def _one_round(

@@ -241,8 +241,10 @@ def program(name: str) -> str:
 
 
 def _prefix(path: str) -> str:
-    """The installation that a program belongs to: the folder above its bin."""
-    return str(Path(path).resolve().parent.parent)
+    """The installation that a program belongs to: the folder above its bin; of a Homebrew keg, where all kegs are."""
+    found = Path(path).resolve()
+    kegs = next((folder for folder in found.parents if folder.name == "Cellar"), None)
+    return str(kegs.parent if kegs else found.parent.parent)
 
 
 def protections() -> Protections:

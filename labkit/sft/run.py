@@ -114,12 +114,16 @@ def train(
             tensorboard=folder / "tensorboard" if tensorboard else None,
         )
         trainer.train(())
+    _check_end(trainer, recipe)
+    return _result(recipe, folder, trainer)
+
+
+def _check_end(trainer: SftTrainer, recipe: Recipe) -> None:
     if trainer.train_steps < recipe.steps:
         raise LabError(
             f"The data ended after {trainer.train_steps} of {recipe.steps} steps.",
             hint="Give epochs=None, or fewer steps.",
         )
-    return _result(recipe, folder, trainer)
 
 
 def score(model: nnx.Module, batches: Iterable[Batch], *, chunk: int = 512) -> Score:
