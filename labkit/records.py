@@ -10,6 +10,8 @@ import os
 import tempfile
 import types
 import typing
+from abc import ABC, abstractmethod
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Self
 
@@ -69,6 +71,42 @@ class Record:
             for f in dataclasses.fields(self)  # type: ignore[arg-type]
         )
         return f"<table><caption style='text-align:left'>{html.escape(str(self))}</caption>{rows}</table>"
+
+
+Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]  # title, columns and rows
+
+
+class Tabled(Record, ABC):
+    """A record that is read as a few tables, in a terminal and in a notebook alike."""
+
+    @abstractmethod
+    def tables(self) -> list[Table]:
+        """The tables; one without rows is left out."""
+
+    def _lines(self) -> tuple[str, ...]:
+        """What a terminal shows above the tables."""
+        return (str(self),)
+
+    def __rich__(self) -> Any:
+        from rich import table
+        from rich.console import Group
+
+        parts: list[Any] = list(self._lines())
+        for title, columns, rows in filter(itemgetter(2), self.tables()):
+            made = table.Table(*columns, title=title, title_justify="left", min_width=60)
+            for row in rows:
+                made.add_row(*row)
+            parts.append(made)
+        return Group(*parts)
+
+    def _repr_html_(self) -> str:
+        made = f"<p><b>{html.escape(str(self))}</b></p>"
+        for title, columns, rows in filter(itemgetter(2), self.tables()):
+            head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
+            body = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in rows)
+            caption = f"<caption style='text-align:left'>{html.escape(title)}</caption>"
+            made += f"<table>{caption}<tr>{head}</tr>{body}</table>"
+        return made
 
 
 def write_atomic(path: str | os.PathLike[str], content: str | bytes) -> None:

@@ -8,23 +8,24 @@ from typing import Annotated, Any
 
 import typer
 
+from labkit.cli import options
 from labkit.cli.app import Json, command, show
 from labkit.errors import LabError
 
 
 @command("labkit rehearse --model gemma4-31b --slice v5p-8 --seq 2048 --batch 1 --rank 16 --json")
 def rehearse(
-    model: Annotated[str, typer.Option(help="A registry name.")],
-    slice: Annotated[str, typer.Option(help="Such as v5p-8 or v5e-16.")],
-    seq: Annotated[int, typer.Option(help="Tokens of a row.")] = 2048,
-    batch: Annotated[int, typer.Option(help="Rows of one update on all devices together.")] = 1,
+    model: options.Model,
+    slice: options.Slice,
+    seq: options.Seq = 2048,
+    batch: options.Batch = 1,
     step: Annotated[str, typer.Option(help="lora_sft or full_sft.")] = "lora_sft",
-    axes: Annotated[str | None, typer.Option(help="Mesh axes, such as fsdp=2,tp=4; else the planner's.")] = None,
-    rank: Annotated[int, typer.Option(help="Of LoRA.")] = 16,
-    targets: Annotated[str, typer.Option(help="Of LoRA: all, attention, mlp, roles, or a pattern.")] = "all",
-    remat: Annotated[str, typer.Option(help="none, block or decoder.")] = "decoder",
-    accumulation: Annotated[int, typer.Option(help="Parts that the batch is computed in.")] = 1,
-    loss_chunk: Annotated[int, typer.Option(help="Positions of a row whose logits exist at a time.")] = 512,
+    axes: options.Axes = None,
+    rank: options.Rank = 16,
+    targets: options.Targets = "all",
+    remat: options.Remat = "decoder",
+    accumulation: options.Accumulation = 1,
+    loss_chunk: options.LossChunk = 512,
     qlora: Annotated[str | None, typer.Option(help="nf4 stores the base in four bits.")] = None,
     layers: Annotated[str | None, typer.Option(help="6: the first six; 2+1: local and global ones.")] = None,
     extrapolate: Annotated[
@@ -39,12 +40,12 @@ def rehearse(
     """Compile a training step with the real TPU compiler, here: does it fit, what does it cost, what does it move."""
     from labkit import rehearse as room
 
-    options: dict[str, Any] = {"remat": remat, "accumulation": accumulation, "loss_chunk": loss_chunk}
-    options |= {"rank": rank, "targets": targets, "qlora": qlora} if step == "lora_sft" else {}
-    options |= {"layers": _layers(layers)} if layers else {}
+    given: dict[str, Any] = {"remat": remat, "accumulation": accumulation, "loss_chunk": loss_chunk}
+    given |= {"rank": rank, "targets": targets, "qlora": qlora} if step == "lora_sft" else {}
+    given |= {"layers": _layers(layers)} if layers else {}
     call = room.extrapolate if extrapolate else room.rehearse
     report = call(
-        step, model, slice, axes=axes, use_cache=cache, timeout=timeout, tell=_say, seq=seq, batch=batch, **options
+        step, model, slice, axes=axes, use_cache=cache, timeout=timeout, tell=_say, seq=seq, batch=batch, **given
     )
     if trace is not None:
         room.write_trace(report, trace)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from labkit.hardware import GIB
 from labkit.mesh.axes import written
@@ -13,7 +10,7 @@ from labkit.mesh.objectives import KINDS, Job
 from labkit.mesh.rules import Replicated, Spec
 from labkit.mesh.torus import Ring
 from labkit.mesh.traffic import Collective, in_ms
-from labkit.records import Record
+from labkit.records import Record, Table, Tabled
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,7 @@ class Candidate(Record):
 
 
 @dataclass(frozen=True)
-class MeshPlan(Record):
+class MeshPlan(Tabled):
     """A mesh for one step of a job on a slice.
 
     `axes` are sizes, outermost first; `rings` say how each lies on the torus. `specs` and `adapter_specs` hold the mesh
@@ -89,32 +86,12 @@ class MeshPlan(Record):
         whole = f", {len(self.replicated)} kinds of arrays replicated" if self.replicated else ""
         return f"{self.job} on {self.slice}: {written(self.axes)}: {self.verdict}{time}{whole}"
 
-    def __rich__(self) -> Any:
-        from rich.console import Group
-        from rich.table import Table
+    def _lines(self) -> tuple[str, ...]:
+        return (str(self), *(str(ring) for ring in self.rings if ring.size > 1))
 
-        def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-            made = Table(*columns, title=title, title_justify="left", min_width=60)
-            for row in rows:
-                made.add_row(*row)
-            return made
-
-        parts = [table(title, columns, rows) for title, columns, rows in self._tables()]
-        return Group(str(self), *(str(ring) for ring in self.rings if ring.size > 1), *parts)
-
-    def _repr_html_(self) -> str:
-        made = f"<p><b>{html.escape(str(self))}</b></p>"
-        for title, columns, rows in self._tables():
-            head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
-            body = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in rows)
-            made += (
-                f"<table><caption style='text-align:left'>{html.escape(title)}</caption><tr>{head}</tr>{body}</table>"
-            )
-        return made
-
-    def _tables(self) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
-        """Title, columns and rows of each table that is not empty."""
-        made: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
+    def tables(self) -> list[Table]:
+        """Memory by kind, collectives, what is replicated, and why not another mesh."""
+        return [
             ("Memory of a chip", ("kind", "GiB", "bytes", "padded"), self._memory_rows()),
             (
                 "Collectives of a step",
@@ -124,7 +101,6 @@ class MeshPlan(Record):
             ("Whole on every chip", ("array",), [(str(each),) for each in self.replicated]),
             ("Why not otherwise", ("reason",), [(reason,) for reason in self.reasons[:12]]),
         ]
-        return [table for table in made if table[2]]
 
     def _memory_rows(self) -> list[tuple[str, ...]]:
         logical, padded = self.bytes_per_chip, self.padded_bytes_per_chip

@@ -43,7 +43,7 @@ def _refused(job: Job, outcome: dict[str, Any]) -> Report:
     if failure is None and "RESOURCE_EXHAUSTED" not in message and outcome["error"] != "JaxRuntimeError":
         raise LabError(
             f"The step cannot be traced for {job.slice}: {outcome['error']}: {message[:500]}",
-            hint="Mend the step; nothing was compiled.",
+            hint=f"Mend the step, at {outcome.get('where', 'an unknown place')}; nothing was compiled.",
         )
     return _report(job, outcome, compiles=False, fits=False, failure=failure, error=message[:4000], bytes_per_chip={})
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from labkit.errors import LabError
 from labkit.hardware import GIB
-from labkit.records import Record
+from labkit.records import Record, Table, Tabled
 from labkit.rehearse.costs import Op
 from labkit.rehearse.failures import Buffer, OutOfMemory
 from labkit.rehearse.liveness import Moment
@@ -21,7 +20,7 @@ _SHOWN = 40  # rows of a table of instructions
 
 
 @dataclasses.dataclass(frozen=True)
-class Report(Record):
+class Report(Tabled):
     """The compiler's verdict on a job.
 
     `compiles` is False if the compiler refused; then `failure` says what ran out, or `error` what else was wrong, and
@@ -122,29 +121,9 @@ class Report(Record):
 
         return rehearsal.schedule(require(self))
 
-    def __rich__(self) -> Any:
-        from rich.console import Group
-        from rich.table import Table
-
-        parts: list[Any] = [str(self)]
-        for title, columns, rows in self.tables():
-            table = Table(*columns, title=title, title_justify="left", min_width=60)
-            for row in rows:
-                table.add_row(*row)
-            parts.append(table)
-        return Group(*parts)
-
-    def _repr_html_(self) -> str:
-        made = f"<p><b>{html.escape(str(self))}</b></p>"
-        for title, columns, rows in self.tables():
-            head = "".join(f"<th>{html.escape(c)}</th>" for c in columns)
-            body = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in rows)
-            made += f"<table><caption>{html.escape(title)}</caption><tr>{head}</tr>{body}</table>"
-        return made
-
-    def tables(self) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
-        """Title, columns and rows of each table that is not empty."""
-        made: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
+    def tables(self) -> list[Table]:
+        """Memory, time, collectives, kinds of instructions, the costliest of them, and the largest buffers."""
+        return [
             ("Memory of a device", ("what", "GiB", "bytes"), self._memory()),
             ("Time of a step", ("what", "ms"), self._times()),
             ("Collectives", ("axes", "kind", "count", "beside compute", "MiB", "ms"), self._moved()),
@@ -152,7 +131,6 @@ class Report(Record):
             ("Costliest instructions", ("share", "kind", "runs", "of"), self._top()),
             ("Largest buffers at the peak", ("MiB", "shape", "of"), self._largest()),
         ]
-        return [table for table in made if table[2]]
 
     def _memory(self) -> list[tuple[str, ...]]:
         return [(what, f"{size / GIB:.3f}", f"{size:,}") for what, size in self.bytes_per_chip.items()]
@@ -182,7 +160,7 @@ class Report(Record):
 
 
 @dataclasses.dataclass(frozen=True)
-class Listing(Record):
+class Listing(Tabled):
     """Instructions of a step, the costliest first, and the cycles of the whole step."""
 
     ops: tuple[Op, ...]
@@ -196,13 +174,10 @@ class Listing(Record):
         found = sum(op.cycles for op in self.ops)
         return f"{len(self.ops):,} instructions, {found / max(self.cycles, 1):.1%} of {self.cycles:,} cycles"
 
-    def _repr_html_(self) -> str:
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in self._row(op)) + "</tr>"
-            for op in self.ops[:_SHOWN]
-        )
-        head = "".join(f"<th>{name}</th>" for name in ("share", "kind", "runs", "GFLOP", "HBM MiB", "of"))
-        return f"<table><caption>{html.escape(str(self))}</caption><tr>{head}</tr>{rows}</table>"
+    def tables(self) -> list[Table]:
+        """The first instructions of the list."""
+        columns = ("share", "kind", "runs", "GFLOP", "HBM MiB", "of")
+        return [("The costliest first", columns, [self._row(op) for op in self.ops[:_SHOWN]])]
 
     def _row(self, op: Op) -> tuple[str, ...]:
         share = f"{op.cycles / max(self.cycles, 1):.2%}"

@@ -44,13 +44,19 @@ def main(folder: Path) -> None:
     except LabError as error:
         outcome = {"error": "LabError", "message": error.what, "hint": error.hint}
     except Exception as error:  # whatever it is, the caller is told
-        outcome = {"error": type(error).__name__, "message": str(error), "traceback": traceback.format_exc()}
+        outcome = {"error": type(error).__name__, "message": str(error), "where": _where(error)}
     outcome |= {
         "seconds": time.monotonic() - begun,
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "versions": versions(),
     }
     write_atomic(folder / "outcome.json", json.dumps(outcome))
+
+
+def _where(error: Exception) -> str:
+    """The innermost line of the step's own code, and not of a library's, that the error passed through."""
+    own = [f for f in traceback.extract_tb(error.__traceback__) if "site-packages" not in f.filename]
+    return f"{Path(own[-1].filename).name}:{own[-1].lineno} in {own[-1].name}" if own else "a library"
 
 
 def compile_job(job: Job, folder: Path) -> dict[str, Any]:

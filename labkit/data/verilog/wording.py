@@ -143,6 +143,7 @@ def _filled(template: str, direction: str, **fields: object) -> str:
 
 
 def _described(item: str, direction: str, name: str, width: int) -> str:
+    span = f"[{width - 1}:0]" if width > 1 else ""
     return _filled(
         item,
         direction,
@@ -151,6 +152,6 @@ def _described(item: str, direction: str, name: str, width: int) -> str:
         width=width,
         bits="1 bit" if width == 1 else f"{width} bits",
         size="one-bit" if width == 1 else f"{width}-bit",
-        range=f"[{width - 1}:0]" if width > 1 else "",
-        index=f"[{width - 1}:0]" if width > 1 else "",
+        range=span,
+        index=span,
     )

@@ -1,5 +1,5 @@
 """The five exercises of the rehearsal lab, one module each."""
 
-from labkit.exercises.rehearsal import buckets, chunked, diagnosis, remedy, utilisation
+from labkit.exercises.rehearsal import buckets, diagnosis, peak, remedy, utilisation
 
-EXERCISES = tuple(module.EXERCISE for module in (utilisation, diagnosis, chunked, remedy, buckets))
+EXERCISES = tuple(module.EXERCISE for module in (utilisation, diagnosis, peak, remedy, buckets))
