@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,12 +11,12 @@ import numpy as np
 from flax import nnx
 
 from labkit.errors import LabError
-from labkit.models import building, checkpoints, reading
+from labkit.models import building, checkpoints, headers, reading
+from labkit.models.fingerprint import FIRST, fingerprint
 from labkit.models.layout import Row, rows
 from labkit.models.spec import ModelSpec
 
 FILES = ("run.json", "train/run.json")
-_FIRST = 64  # values of each parameter that a run's identity has
 
 
 def about(run: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,15 +43,16 @@ def identity(directory: Path, spec: ModelSpec, dtype: str | None = None) -> str:
     infos = checkpoints.check(directory, spec)
     kind = dtype or np.dtype(reading.DTYPES[infos["model.embed_tokens.weight"].dtype]).name
     model = building.abstract(spec, dtype=kind)
-    digest = hashlib.sha256()
-    for path, shape, parts in _parameters(model, spec):
-        first: list[Any] = []
-        for row in parts:
-            view = row.tunix_view(reading.mapped(infos[row.hf]))
-            first += list(view.flat[: _FIRST - len(first)])
-        digest.update(f"{path}{shape}{kind}".encode())
-        digest.update(np.array(first).astype(reading.DTYPES[_KINDS[kind]]).astype(np.float32).tobytes())
-    return f"{type(model).__name__}-{digest.hexdigest()[:12]}"
+    known = ((path, shape, kind, _first_values(parts, infos, kind)) for path, shape, parts in _parameters(model, spec))
+    return fingerprint(type(model).__name__, known)
+
+
+def _first_values(parts: list[Row], infos: Mapping[str, headers.TensorInfo], kind: str) -> np.ndarray:
+    """The first values of a parameter as a model of this dtype has them."""
+    first: list[Any] = []
+    for row in parts:
+        first += list(row.tunix_view(reading.mapped(infos[row.hf])).flat[: FIRST - len(first)])
+    return np.array(first).astype(reading.DTYPES[_KINDS[kind]])
 
 
 _KINDS = {np.dtype(value).name: key for key, value in reading.DTYPES.items()}

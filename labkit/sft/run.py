@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +21,7 @@ from jax.sharding import PartitionSpec as P
 from labkit.data.batch import Batch
 from labkit.data.masks import require_mask
 from labkit.errors import LabError
+from labkit.models.fingerprint import FIRST, fingerprint
 from labkit.progress import Progress
 from labkit.records import Record
 from labkit.sft import checkpoints, losses, metrics
@@ -171,21 +171,19 @@ def _line(recent: deque[metrics.StepMetrics], row: metrics.StepMetrics) -> str:
 
 def _identity(model: nnx.Module, data: Any, recipe: Recipe) -> checkpoints.Run:
     """Fingerprints of the starting weights and of the data."""
-    digest = hashlib.sha256()
-    for path, variable in nnx.to_flat_state(nnx.state(model, nnx.All(nnx.Param, nnx.Not(nnx.LoRAParam)))):
-        value = variable.get_value()
-        digest.update(f"{path}{value.shape}{value.dtype}".encode())
-        digest.update(_first_values(value).tobytes())
-    weights = f"{type(model).__name__}-{digest.hexdigest()[:12]}"
+    flat = nnx.to_flat_state(nnx.state(model, nnx.All(nnx.Param, nnx.Not(nnx.LoRAParam))))
+    values = ((path, variable.get_value()) for path, variable in flat)
+    known = ((path, value.shape, value.dtype, _first_values(value)) for path, value in values)
+    weights = fingerprint(type(model).__name__, known)
     return checkpoints.Run(recipe, weights, str(getattr(data, "fingerprint", type(data).__name__)))
 
 
 def _first_values(value: jax.Array) -> np.ndarray:
-    """The first 64 values in float32, also of an array that other processes hold parts of."""
+    """The first values in float32, also of an array that other processes hold parts of."""
     if value.is_fully_addressable:
-        return np.asarray(value.reshape(-1)[:64].astype("float32"))
+        return np.asarray(value.reshape(-1)[:FIRST].astype("float32"))
     everywhere = NamedSharding(value.sharding.mesh, P())
-    return np.asarray(jax.jit(lambda x: x.reshape(-1)[:64].astype("float32"), out_shardings=everywhere)(value))
+    return np.asarray(jax.jit(lambda x: x.reshape(-1)[:FIRST].astype("float32"), out_shardings=everywhere)(value))
 
 
 def _check_mesh(mesh: Mesh, recipe: Recipe) -> None:
